@@ -1,0 +1,11 @@
+// What the binding files hand to one another.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace elbowroom {
+
+// Adds the codec functions to the module.
+void register_codecs(nanobind::module_& module);
+
+}  // namespace elbowroom

@@ -1,0 +1,7 @@
+#include "bindings/bindings.hpp"
+
+namespace elbowroom {
+
+void register_codecs(nanobind::module_&) {}
+
+}  // namespace elbowroom

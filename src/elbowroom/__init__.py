@@ -1,0 +1,10 @@
+"""Room for training: error-bounded compression of what a run keeps, sends and stores."""
+
+from elbowroom.errors import BackendUnavailable as BackendUnavailable
+from elbowroom.errors import BudgetUnreachable as BudgetUnreachable
+from elbowroom.errors import CorruptData as CorruptData
+from elbowroom.errors import ElbowroomError as ElbowroomError
+from elbowroom.errors import IncompatibleFormat as IncompatibleFormat
+from elbowroom.errors import InvalidArgument as InvalidArgument
+
+__version__ = "0.1.0"

@@ -1,0 +1,69 @@
+"""Entry point of the `elbowroom` command."""
+
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from elbowroom import __version__
+from elbowroom.errors import ElbowroomError
+
+# Each verb is a module of this package that holds either a function of the same
+# name (a command) or `app`, a typer.Typer (a group of commands). Help lists them
+# in this order.
+VERBS = ("doctor",)
+
+EXIT_FAILED = 1
+EXIT_REFUSED = 2
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"elbowroom {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Room for training: compress what a run keeps, sends and stores, within a bound."""
+
+
+def build(words: list[str]) -> typer.Typer:
+    """Return the application with the verb that the words begin with, or with all verbs."""
+    app = typer.Typer(
+        name="elbowroom",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    # One verb does not pay for the imports of the others.
+    for verb in VERBS if not words or words[0] not in VERBS else words[:1]:
+        module = import_module(f"elbowroom.cli.{verb}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=verb)
+        else:
+            app.command(verb)(getattr(module, verb))
+    return app
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run the command line; expected failures become one sentence and an exit code."""
+    words = sys.argv[1:] if words is None else words
+    try:
+        build(words)(args=words, prog_name="elbowroom")
+    except ElbowroomError as error:
+        _fail(error, EXIT_REFUSED)
+    except OSError as error:
+        _fail(error, EXIT_FAILED)
+
+
+def _fail(error: Exception, code: int) -> None:
+    typer.echo(f"elbowroom: {error}", err=True)
+    sys.exit(code)

@@ -1,0 +1,52 @@
+"""`elbowroom doctor`: complete, readable by people and by programs."""
+
+import json
+
+import pytest
+import torch
+
+import elbowroom
+from elbowroom import _native
+from elbowroom.cli import doctor
+from elbowroom.cli.main import main
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(list(words))
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def test_table_shows_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor") == 0
+    text = capsys.readouterr().out
+    for word in ("kernels", "compiler", "threads", "gpu", _native.isa(), torch.__version__):
+        assert word in text
+    assert "\x1b" not in text
+
+
+def test_json_holds_the_same_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["elbowroom"] == elbowroom.__version__
+    assert found["torch"] == torch.__version__
+    assert found["native"] == {
+        "isa": _native.isa(),
+        "isa_levels": _native.isa_levels(),
+        "error": None,
+    }
+    assert found["threads"]["usable"] >= 1
+    assert set(found["packages"]) == set(doctor.OPTIONAL)
+
+
+def test_machine_without_anything_optional(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    monkeypatch.setattr(doctor, "_memory_bytes", lambda: None)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert run("doctor") == 0
+    text = capsys.readouterr().out
+    assert "none of the optional packages" in text
+    assert "needed only to build from source" in text

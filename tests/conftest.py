@@ -1,0 +1,22 @@
+"""What all tests share: a reproducible hypothesis profile and the instruction sets."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from elbowroom import _native
+
+# Fixed examples: a red run on one machine is a red run on every machine. The
+# soak test is where fresh examples are drawn.
+settings.register_profile("elbowroom", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("elbowroom")
+
+
+@pytest.fixture(params=_native.isa_levels())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test once at every instruction set that this processor has."""
+    before = _native.isa()
+    _native.set_isa(request.param)
+    yield request.param
+    _native.set_isa(before)
