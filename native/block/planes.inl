@@ -1,0 +1,108 @@
+// One block of 64 codes to bit planes and back.
+//
+// Header byte: bits 0-5 the number of magnitude planes, bits 6-7 the shape. The all-zero block is
+// the header 0 with no payload. docs/format.md, "Block payload".
+
+enum : std::uint8_t { kUnsigned = 0 << 6, kSigned = 1 << 6, kOffset = 2 << 6, kRaw = 3 << 6 };
+constexpr int kVectors = static_cast<int>(kBlock) / kLanes;
+
+inline int bit_length(std::uint32_t v) { return v == 0 ? 0 : 32 - __builtin_clz(v); }
+
+// Payload bytes of a block that is not raw.
+inline std::size_t payload_bytes(std::uint8_t header) {
+    const std::size_t planes = 8 * static_cast<std::size_t>(header & 63);
+    const std::uint8_t shape = header & kRaw;
+    return planes + (shape == kSigned ? 8 : shape == kOffset ? 4 : 0);
+}
+
+struct Shape {
+    std::uint8_t header;
+    std::int32_t base;
+};
+
+// The cheapest of the three shapes; ties go to the first of unsigned, signed, offset.
+inline Shape shape_of(std::int32_t lowest, std::int32_t highest) {
+    const auto low = static_cast<std::uint32_t>(lowest);
+    const auto high = static_cast<std::uint32_t>(highest);
+    const int offset_planes = bit_length(high - low);
+    int planes;
+    std::uint8_t shape;
+    int cost;
+    if (lowest >= 0) {
+        planes = bit_length(high);
+        shape = kUnsigned;
+        cost = 8 * planes;
+    } else {
+        const std::uint32_t up = highest < 0 ? 0u : high;
+        planes = bit_length(up > 0u - low ? up : 0u - low);
+        shape = kSigned;
+        cost = 8 * planes + 8;
+    }
+    if (8 * offset_planes + 4 < cost) {
+        planes = offset_planes;
+        shape = kOffset;
+    }
+    return {static_cast<std::uint8_t>(shape | planes), lowest};
+}
+
+inline Shape shape_of(const I* q) {
+    I low = q[0], high = q[0];
+    for (int i = 1; i < kVectors; ++i) {
+        low = i_min(low, q[i]);
+        high = i_max(high, q[i]);
+    }
+    return shape_of(i_reduce_min(low), i_reduce_max(high));
+}
+
+// Writes the payload and returns its end. `q` is consumed.
+inline std::uint8_t* pack(Shape s, I* q, std::uint8_t* out) {
+    const int planes = s.header & 63;
+    const std::uint8_t shape = s.header & kRaw;
+    if (shape == kSigned) {
+        const std::uint64_t signs = sign_plane(q);
+        std::memcpy(out, &signs, 8);
+        out += 8;
+        for (int i = 0; i < kVectors; ++i) q[i] = i_abs(q[i]);
+    } else if (shape == kOffset) {
+        std::memcpy(out, &s.base, 4);
+        out += 4;
+        const I base = i_set(s.base);
+        for (int i = 0; i < kVectors; ++i) q[i] = i_sub(q[i], base);
+    }
+    for (int slice = 0, left = planes; left > 0; ++slice, left -= 8) {
+        const int now = left < 8 ? left : 8;
+        write_planes(bytes_of(q, slice), now, out);
+        out += 8 * now;
+    }
+    return out;
+}
+
+inline const std::uint8_t* unpack(std::uint8_t header, const std::uint8_t* in, I* q) {
+    const int planes = header & 63;
+    const std::uint8_t shape = header & kRaw;
+    std::uint64_t signs = 0;
+    std::int32_t base = 0;
+    if (shape == kSigned) {
+        std::memcpy(&signs, in, 8);
+        in += 8;
+    } else if (shape == kOffset) {
+        std::memcpy(&base, in, 4);
+        in += 4;
+    }
+    for (int i = 0; i < kVectors; ++i) q[i] = i_set(0);
+    for (int slice = 0, left = planes; left > 0; ++slice, left -= 8) {
+        const int now = left < 8 ? left : 8;
+        merge_bytes(read_planes(in, now), slice, q);
+        in += 8 * now;
+    }
+    if (shape == kSigned) {
+        for (int i = 0; i < kVectors; ++i) {
+            const I m = sign_lanes(signs, i);
+            q[i] = i_sub(i_xor(q[i], m), m);
+        }
+    } else if (shape == kOffset) {
+        const I b = i_set(base);
+        for (int i = 0; i < kVectors; ++i) q[i] = i_add(q[i], b);
+    }
+    return in;
+}

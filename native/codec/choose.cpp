@@ -1,0 +1,287 @@
+#include "codec/choose.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "codec/workspace.hpp"
+#include "common/float_env.hpp"
+
+namespace elbowroom {
+namespace {
+
+constexpr std::size_t lanes = 64;
+
+// Windows of consecutive items spread over the array, end to end in one buffer.
+struct Windows {
+    Buffer<std::uint8_t> bytes;
+    std::size_t length = 0;  // items of a window
+    std::size_t count = 0;
+
+    std::size_t items() const { return length * count; }
+};
+
+// Windows start where planes, or at least rows, start, so that neighbours are neighbours.
+std::size_t unit_of(const Geometry& g, std::size_t most) {
+    if (g.columns == 0) return 1;
+    if (g.rows > 0 && g.columns * g.rows <= most) return g.columns * g.rows;
+    return g.columns <= most ? g.columns : 1;
+}
+
+bool take_windows(const Geometry& g, std::size_t item, const void* source, std::size_t items,
+                  Windows& w) {
+    const std::size_t budget = std::clamp<std::size_t>(items / 16, 8192, 65536);
+    const std::size_t base = std::max<std::size_t>(budget / lanes, 1);
+    const std::size_t unit = unit_of(g, std::max<std::size_t>(4 * base, 1024));
+    std::size_t length = (base + unit - 1) / unit * unit;
+    // A few rows in each window, or what stands above could not be weighed.
+    if (unit == g.columns && unit > 1) length = std::max(length, 4 * unit);
+    w.count = lanes;
+    if (length * lanes > items) {
+        // Small arrays are taken whole, as one window.
+        w.count = 1;
+        length = items;
+    }
+    w.length = length;
+    w.bytes = make_buffer<std::uint8_t>(w.items() * item);
+    if (!w.bytes) return false;
+    for (std::size_t i = 0; i < w.count; ++i) {
+        std::size_t start = w.count == 1 ? 0 : (items - length) * i / (w.count - 1);
+        start -= start % unit;
+        std::memcpy(w.bytes.get() + i * length * item,
+                    static_cast<const std::uint8_t*>(source) + start * item, length * item);
+    }
+    return true;
+}
+
+// Least-squares weights of the four neighbours, from every third code that has them all.
+struct Fit {
+    double moment[4][5] = {};
+    int terms = 4;
+
+    void add(const double* x, double y) {
+        for (int i = 0; i < terms; ++i) {
+            for (int j = i; j < terms; ++j) moment[i][j] += x[i] * x[j];
+            moment[i][4] += x[i] * y;
+        }
+    }
+
+    bool solve(std::int16_t* weights) {
+        double m[4][5];
+        for (int i = 0; i < terms; ++i) {
+            for (int j = 0; j < terms; ++j) m[i][j] = i <= j ? moment[i][j] : moment[j][i];
+            m[i][i] *= 1.0 + 1e-9;
+            m[i][4] = moment[i][4];
+        }
+        double w[4] = {};
+        for (int i = 0; i < terms; ++i) {
+            if (!(m[i][i] > 1e-12 * (moment[i][i] + 1e-300))) return false;
+            for (int k = i + 1; k < terms; ++k) {
+                const double f = m[k][i] / m[i][i];
+                for (int j = i; j < terms; ++j) m[k][j] -= f * m[i][j];
+                m[k][4] -= f * m[i][4];
+            }
+        }
+        for (int i = terms - 1; i >= 0; --i) {
+            w[i] = m[i][4];
+            for (int j = i + 1; j < terms; ++j) w[i] -= m[i][j] * w[j];
+            w[i] /= m[i][i];
+            if (!(std::fabs(w[i]) < 8.0)) return false;
+        }
+        for (int i = 0; i < 4; ++i)
+            weights[i] = static_cast<std::int16_t>(i < terms ? std::lrint(64.0 * w[i]) : 0);
+        return true;
+    }
+};
+
+template <class Visit>
+void visit_neighbours(const std::int32_t* codes, const Windows& w, std::size_t columns,
+                      Visit&& visit) {
+    const std::size_t begin = columns == 0 ? 1 : columns + 1;
+    for (std::size_t i = 0; i < w.count; ++i) {
+        const std::int32_t* c = codes + i * w.length;
+        for (std::size_t t = begin; t < w.length; t += 3) {
+            double x[4] = {static_cast<double>(c[t - 1]), 0, 0, 0};
+            if (columns > 0) {
+                const std::size_t column = t % columns;
+                if (column == 0 || column + 1 == columns) continue;
+                x[1] = c[t - columns];
+                x[2] = c[t - columns - 1];
+                x[3] = c[t - columns + 1];
+            }
+            visit(x, static_cast<double>(c[t]));
+        }
+    }
+}
+
+// The smallest shift that leaves fewer than one value in 1024 to escapes.
+class Sizes {
+  public:
+    void add(double v) {
+        int s = 0;
+        for (double most = 127.0; s < 31 && std::fabs(v) > most; most *= 2.0) ++s;
+        ++needs_[s];
+        ++total_;
+    }
+    std::uint8_t shift() const {
+        std::size_t over = total_ - needs_[0];
+        std::uint8_t s = 0;
+        while (s < 31 && over * 1024 >= total_ && over > 0) over -= needs_[++s];
+        return s;
+    }
+
+  private:
+    std::size_t needs_[32] = {};
+    std::size_t total_ = 0;
+};
+
+bool choose_model(Stream& stream, const void* source, std::size_t items) {
+    Geometry& g = stream.geometry;
+    const Quantiser& q = stream.quantiser;
+    const std::size_t item = item_bytes(q.dtype);
+    const bool words = has_word_planes(q);
+    Windows windows;
+    if (!take_windows(g, item, source, items, windows)) return false;
+    Workspace work;
+    if (!work.reserve(stream, windows.items(), true)) return false;
+    const DenseKernels& kernels = dense_kernels();
+
+    const std::size_t n = windows.items() * (words ? 2 : 1);
+    Buffer<std::int32_t> codes = make_buffer<std::int32_t>(n + 2 * kBlock);
+    if (!codes) return false;
+    kernels.codes(q, windows.bytes.get(), windows.items(), codes.get(), work.scratch);
+    const std::size_t columns =
+        !words && g.columns > 2 && windows.length >= 3 * g.columns ? g.columns : 0;
+    Fit fit;
+    fit.terms = columns > 0 ? 4 : 1;
+    visit_neighbours(codes.get(), windows, columns, [&](const double* x, double y) { fit.add(x, y); });
+    std::int16_t weights[4] = {};
+    const bool fitted = fit.solve(weights) && (weights[0] | weights[1] | weights[2] | weights[3]) != 0;
+    Sizes of_codes, of_residuals;
+    for (std::size_t i = 0; i < n; i += 3) of_codes.add(codes.get()[i]);
+    visit_neighbours(codes.get(), windows, columns, [&](const double* x, double y) {
+        double p = 0;
+        for (int i = 0; i < 4; ++i) p += weights[i] / 64.0 * x[i];
+        of_residuals.add(y - std::nearbyint(p));
+    });
+
+    // A table is told once a chunk, and a chunk is larger than the sample.
+    const std::size_t chunk = std::min(items, chunk_items(stream));
+    const std::uint64_t table_cost =
+        std::uint64_t{8 * 65536} * windows.items() / std::max(chunk, windows.items());
+    struct Candidate {
+        std::uint8_t model;
+        bool weighted;
+    };
+    // Cheaper ones first: a later one has to win by a quarter of a percent.
+    constexpr Candidate candidates[] = {{1, false}, {2, false}, {0, true}, {3, false},
+                                        {2, true},  {4, false}, {4, true}};
+    std::uint64_t best = ~std::uint64_t{0};
+    Geometry chosen = g;
+    for (const Candidate& c : candidates) {
+        if (c.weighted && !fitted) continue;
+        if (c.model >= 3 && columns == 0) continue;
+        Geometry trial = g;
+        trial.model = c.model;
+        for (int i = 0; i < 4; ++i) trial.weights[i] = c.weighted ? weights[i] : std::int16_t{0};
+        trial.shift = c.weighted && c.model != 0 ? of_residuals.shift() : of_codes.shift();
+        const std::uint64_t cost = kernels.cost(q, trial, windows.bytes.get(), windows.items(),
+                                                table_cost, work.scratch);
+        if (cost < best - best / 400) {
+            best = cost;
+            chosen = trial;
+        }
+    }
+    g = chosen;
+    return true;
+}
+
+bool choose_predictor(Stream& stream, const void* source, std::size_t items) {
+    Geometry& g = stream.geometry;
+    Windows windows;
+    if (!take_windows(g, item_bytes(stream.quantiser.dtype), source, items, windows)) return false;
+    const std::size_t length = std::min(windows.items(), chunk_items(stream));
+    Workspace work;
+    if (!work.reserve(stream, length, true)) return false;
+    Buffer<std::uint8_t> out = make_buffer<std::uint8_t>(chunk_capacity(stream, length));
+    if (!out) return false;
+    std::size_t best = ~std::size_t{0};
+    Predictor chosen = Predictor::none;
+    for (const Predictor p : {Predictor::none, Predictor::plane, Predictor::left}) {
+        if (p == Predictor::plane && (g.columns < 2 || g.rows < 2)) continue;
+        Geometry trial = g;
+        trial.predictor = p;
+        const std::size_t size = block_kernels().encode(stream.quantiser, trial, windows.bytes.get(),
+                                                        0, length, out.get(), work.scratch);
+        // Prediction costs speed: it has to win by five percent.
+        if (size < best - best / 20) {
+            best = size;
+            chosen = p;
+        }
+    }
+    g.predictor = chosen;
+    return true;
+}
+
+double magnitude_of(Dtype d, const std::uint8_t* p, bool& negative_zero) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, p, item_bytes(d));
+    const int width = static_cast<int>(8 * item_bytes(d));
+    negative_zero |= bits == std::uint64_t{1} << (width - 1);
+    switch (d) {
+        case Dtype::f32: {
+            float v;
+            std::memcpy(&v, p, 4);
+            return std::fabs(static_cast<double>(v));
+        }
+        case Dtype::bf16: {
+            const auto wide = static_cast<std::uint32_t>(bits) << 16;
+            float v;
+            std::memcpy(&v, &wide, 4);
+            return std::fabs(static_cast<double>(v));
+        }
+        case Dtype::f16: {
+            const int exponent = static_cast<int>((bits >> 10) & 31);
+            const auto mantissa = static_cast<double>(bits & 1023);
+            if (exponent == 31) return HUGE_VAL;
+            return exponent == 0 ? std::ldexp(mantissa, -24)
+                                 : std::ldexp(1024.0 + mantissa, exponent - 25);
+        }
+        case Dtype::f64: {
+            double v;
+            std::memcpy(&v, p, 8);
+            return std::fabs(v);
+        }
+        default:
+            return 0;
+    }
+}
+
+}  // namespace
+
+bool choose(Stream& stream, const void* source, std::size_t items) noexcept {
+    const DefaultFloatEnv float_env;
+    if (items == 0) return true;
+    if (stream.codec == Codec::dense) return choose_model(stream, source, items);
+    if (stream.codec == Codec::block) return choose_predictor(stream, source, items);
+    return true;
+}
+
+Sampled sample(Dtype dtype, const void* source, std::size_t items) noexcept {
+    const DefaultFloatEnv float_env;
+    Sampled s{0, false};
+    const std::size_t item = item_bytes(dtype);
+    // Runs of 64 items: neighbours share a cache line.
+    const std::size_t runs = std::clamp<std::size_t>(items / 1024, 1, 32);
+    for (std::size_t r = 0; r < runs; ++r) {
+        const std::size_t start = items / runs * r;
+        for (std::size_t i = start; i < std::min(items, start + 64); ++i) {
+            const double m = magnitude_of(
+                dtype, static_cast<const std::uint8_t*>(source) + i * item, s.negative_zero);
+            if (m > s.largest && m < HUGE_VAL) s.largest = m;
+        }
+    }
+    return s;
+}
+
+}  // namespace elbowroom
