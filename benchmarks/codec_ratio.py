@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--bounds", type=float, nargs="+", default=list(BOUNDS))
     parser.add_argument("--only", default="", help="tensors whose name contains this")
     parser.add_argument("--out", type=Path, default=CACHE / "bench" / "codec_ratio.json")
+    parser.add_argument("--peer-sizes", type=Path, default=CACHE / "bench" / "peers.json")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
     options = parser.parse_args()
@@ -41,7 +42,7 @@ def main() -> None:
         [tensor for tensor in tensors if options.only in tensor.name],
         options.bounds,
         peers=peers,
-        cache=SizeCache(CACHE / "bench" / "peers.json"),
+        cache=SizeCache(options.peer_sizes),
         tell=lambda text: print(text, file=sys.stderr, flush=True),
     )
     versions = {peer.package: peer.version for peer in peers}

@@ -22,7 +22,11 @@ ARROWS: dict[str, set[str]] = {
     "science": {"errors", "codec", "plan", *DOING},
     "integrations": {"errors", "codec", "plan", *DOING},
     "report": {"errors", "codec", "plan", *DOING},
-    "cli": {"errors", "codec", "plan", "science", "integrations", "report", "_native", *DOING},
+    "bench": {"errors", "codec", "_native"},
+    "cli": {
+        *("errors", "codec", "plan", "science", "integrations", "report", "bench", "_native"),
+        *DOING,
+    },
     # The table of contents: what is imported here is public.
     "__init__": {"errors", "codec", "plan", *DOING},
 }
@@ -42,6 +46,7 @@ HEAVY = (
     "torch.distributed.checkpoint",
     "torch._inductor",
     "elbowroom.cli",
+    "elbowroom.bench",
     "elbowroom.report",
     "elbowroom.integrations",
     "elbowroom.science",

@@ -12,44 +12,64 @@ namespace {
 
 constexpr std::size_t lanes = 64;
 
-// Windows of consecutive items spread over the array, end to end in one buffer.
+// Pieces of the array, end to end in one buffer, one for each lane of a trial chunk.
 struct Windows {
     Buffer<std::uint8_t> bytes;
-    std::size_t length = 0;  // items of a window
+    Geometry geometry;       // of the pieces
+    std::size_t length = 0;  // items of a piece
     std::size_t count = 0;
 
     std::size_t items() const { return length * count; }
 };
 
-// Windows start where planes, or at least rows, start, so that neighbours are neighbours.
-std::size_t unit_of(const Geometry& g, std::size_t most) {
-    if (g.columns == 0) return 1;
-    if (g.rows > 0 && g.columns * g.rows <= most) return g.columns * g.rows;
-    return g.columns <= most ? g.columns : 1;
-}
+constexpr std::size_t narrow_columns = 64;
+constexpr std::size_t narrow_rows = 16;
 
+// Planes or rows that fit are taken whole; of longer rows a strip of neighbouring columns is cut,
+// tall enough for what stands above to be weighed.
 bool take_windows(const Geometry& g, std::size_t item, const void* source, std::size_t items,
                   Windows& w) {
+    const auto* from = static_cast<const std::uint8_t*>(source);
     const std::size_t budget = std::clamp<std::size_t>(items / 16, 8192, 65536);
     const std::size_t base = std::max<std::size_t>(budget / lanes, 1);
-    const std::size_t unit = unit_of(g, std::max<std::size_t>(4 * base, 1024));
-    std::size_t length = (base + unit - 1) / unit * unit;
-    // A few rows in each window, or what stands above could not be weighed.
-    if (unit == g.columns && unit > 1) length = std::max(length, 4 * unit);
+    const std::size_t plane = g.columns * g.rows;
+    const std::size_t height = g.columns == 0 ? 0 : items / g.columns;
+    w.geometry = g;
     w.count = lanes;
-    if (length * lanes > items) {
-        // Small arrays are taken whole, as one window.
-        w.count = 1;
-        length = items;
+    if (g.columns > 2 * narrow_columns && height >= 2 * narrow_rows) {
+        w.geometry.columns = narrow_columns;
+        w.geometry.rows = 0;
+        w.length = narrow_columns * narrow_rows;
+        w.bytes = make_buffer<std::uint8_t>(w.items() * item);
+        if (!w.bytes) return false;
+        for (std::size_t i = 0; i < lanes; ++i) {
+            const std::size_t row = (height - narrow_rows) * i / (lanes - 1);
+            // Strips wander over the columns in steps that visit all parts.
+            const std::size_t column = (g.columns - narrow_columns) * (i * 29 % lanes) / (lanes - 1);
+            for (std::size_t r = 0; r < narrow_rows; ++r)
+                std::memcpy(w.bytes.get() + (i * w.length + r * narrow_columns) * item,
+                            from + ((row + r) * g.columns + column) * item, narrow_columns * item);
+        }
+        return true;
     }
-    w.length = length;
+    std::size_t unit = 1;
+    if (plane > 0 && plane <= 4 * base)
+        unit = plane;
+    else if (g.columns > 0 && g.columns <= 4 * base)
+        unit = g.columns;
+    w.length = (base + unit - 1) / unit * unit;
+    if (unit == g.columns && unit > 1) w.length = std::max(w.length, 4 * unit);
+    if (w.length * lanes > items) {
+        // Small arrays are taken whole.
+        w.count = 1;
+        w.length = items;
+    }
     w.bytes = make_buffer<std::uint8_t>(w.items() * item);
     if (!w.bytes) return false;
     for (std::size_t i = 0; i < w.count; ++i) {
-        std::size_t start = w.count == 1 ? 0 : (items - length) * i / (w.count - 1);
+        std::size_t start = w.count == 1 ? 0 : (items - w.length) * i / (w.count - 1);
         start -= start % unit;
-        std::memcpy(w.bytes.get() + i * length * item,
-                    static_cast<const std::uint8_t*>(source) + start * item, length * item);
+        std::memcpy(w.bytes.get() + i * w.length * item, from + start * item, w.length * item);
     }
     return true;
 }
@@ -114,25 +134,34 @@ void visit_neighbours(const std::int32_t* codes, const Windows& w, std::size_t c
     }
 }
 
-// The smallest shift that leaves fewer than one value in 1024 to escapes.
+// The smallest shift that leaves fewer than one value in 1024 to escapes, and the mean size.
 class Sizes {
   public:
     void add(double v) {
+        const double size = std::fabs(v);
         int s = 0;
-        for (double most = 127.0; s < 31 && std::fabs(v) > most; most *= 2.0) ++s;
+        for (double most = 15360.0; s < 22 && size > most; most *= 2.0) ++s;
         ++needs_[s];
         ++total_;
+        sum_ += size;
     }
     std::uint8_t shift() const {
         std::size_t over = total_ - needs_[0];
         std::uint8_t s = 0;
-        while (s < 31 && over * 1024 >= total_ && over > 0) over -= needs_[++s];
+        while (s < 22 && over * 1024 >= total_ && over > 0) over -= needs_[++s];
         return s;
+    }
+    // The power of two that brings the mean, above the shift, near 2.
+    std::int8_t gain() const {
+        const double mean = std::ldexp(sum_ / static_cast<double>(total_ + 1), -shift());
+        if (!(mean > 0)) return 0;
+        return static_cast<std::int8_t>(std::clamp(std::lrint(1.0 - std::log2(mean)), -20L, 20L));
     }
 
   private:
-    std::size_t needs_[32] = {};
+    std::size_t needs_[23] = {};
     std::size_t total_ = 0;
+    double sum_ = 0;
 };
 
 bool choose_model(Stream& stream, const void* source, std::size_t items) {
@@ -151,7 +180,9 @@ bool choose_model(Stream& stream, const void* source, std::size_t items) {
     if (!codes) return false;
     kernels.codes(q, windows.bytes.get(), windows.items(), codes.get(), work.scratch);
     const std::size_t columns =
-        !words && g.columns > 2 && windows.length >= 3 * g.columns ? g.columns : 0;
+        !words && windows.geometry.columns > 2 && windows.length >= 3 * windows.geometry.columns
+            ? windows.geometry.columns
+            : 0;
     Fit fit;
     fit.terms = columns > 0 ? 4 : 1;
     visit_neighbours(codes.get(), windows, columns, [&](const double* x, double y) { fit.add(x, y); });
@@ -174,17 +205,19 @@ bool choose_model(Stream& stream, const void* source, std::size_t items) {
         bool weighted;
     };
     // Cheaper ones first: a later one has to win by a quarter of a percent.
-    constexpr Candidate candidates[] = {{1, false}, {2, false}, {0, true}, {3, false},
-                                        {2, true},  {4, false}, {4, true}};
+    constexpr Candidate candidates[] = {{1, false}, {2, false}, {0, true},  {3, false}, {2, true},
+                                        {4, false}, {4, true},  {5, false}, {5, true}};
     std::uint64_t best = ~std::uint64_t{0};
     Geometry chosen = g;
     for (const Candidate& c : candidates) {
         if (c.weighted && !fitted) continue;
         if (c.model >= 3 && columns == 0) continue;
-        Geometry trial = g;
+        Geometry trial = windows.geometry;
         trial.model = c.model;
         for (int i = 0; i < 4; ++i) trial.weights[i] = c.weighted ? weights[i] : std::int16_t{0};
-        trial.shift = c.weighted && c.model != 0 ? of_residuals.shift() : of_codes.shift();
+        const Sizes& sizes = c.weighted && c.model != 0 ? of_residuals : of_codes;
+        trial.shift = sizes.shift();
+        trial.gain = c.model == 5 ? sizes.gain() : std::int8_t{0};
         const std::uint64_t cost = kernels.cost(q, trial, windows.bytes.get(), windows.items(),
                                                 table_cost, work.scratch);
         if (cost < best - best / 400) {
@@ -192,6 +225,8 @@ bool choose_model(Stream& stream, const void* source, std::size_t items) {
             chosen = trial;
         }
     }
+    chosen.columns = g.columns;
+    chosen.rows = g.rows;
     g = chosen;
     return true;
 }
@@ -208,9 +243,11 @@ bool choose_predictor(Stream& stream, const void* source, std::size_t items) {
     std::size_t best = ~std::size_t{0};
     Predictor chosen = Predictor::none;
     for (const Predictor p : {Predictor::none, Predictor::plane, Predictor::left}) {
+        // Of strips cut from rows the planes are not known: what stands above still is.
         if (p == Predictor::plane && (g.columns < 2 || g.rows < 2)) continue;
-        Geometry trial = g;
+        Geometry trial = windows.geometry;
         trial.predictor = p;
+        if (trial.rows == 0) trial.rows = windows.length / std::max<std::size_t>(trial.columns, 1);
         const std::size_t size = block_kernels().encode(stream.quantiser, trial, windows.bytes.get(),
                                                         0, length, out.get(), work.scratch);
         // Prediction costs speed: it has to win by five percent.

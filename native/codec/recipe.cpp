@@ -58,10 +58,11 @@ bool read_recipe(const std::uint8_t* b, std::size_t size, Stream& s) noexcept {
     g.rows = get<std::uint32_t>(b, 40);
     std::memcpy(g.weights, b + 44, sizeof g.weights);
     g.shift = b[52];
-    for (std::size_t i = 53; i < recipe_bytes; ++i)
+    g.gain = static_cast<std::int8_t>(b[53]);
+    for (std::size_t i = 54; i < recipe_bytes; ++i)
         if (b[i] != 0) return false;
     const bool plain = g.weights[0] == 0 && g.weights[1] == 0 && g.weights[2] == 0 &&
-                       g.weights[3] == 0 && g.shift == 0;
+                       g.weights[3] == 0 && g.shift == 0 && g.gain == 0;
     g.predictor = Predictor::none;
     g.model = 0;
     switch (s.codec) {
@@ -75,7 +76,8 @@ bool read_recipe(const std::uint8_t* b, std::size_t size, Stream& s) noexcept {
             return g.predictor != Predictor::plane || g.rows >= 1;
         case Codec::dense:
             g.model = method;
-            return method <= 4 && g.shift <= 31;
+            return method <= 5 && g.shift <= 22 && g.gain >= -20 && g.gain <= 20 &&
+                   (method == 5 || g.gain == 0);
     }
     return false;
 }
@@ -99,6 +101,7 @@ void write_recipe(const Stream& s, std::uint8_t* b) noexcept {
     std::memcpy(b + 40, &rows, 4);
     std::memcpy(b + 44, g.weights, sizeof g.weights);
     b[52] = g.shift;
+    b[53] = static_cast<std::uint8_t>(g.gain);
 }
 
 }  // namespace elbowroom

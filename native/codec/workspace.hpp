@@ -15,15 +15,23 @@ inline bool has_word_planes(const Quantiser& q) noexcept {
     return q.rule == Rule::exact && item_bytes(q.dtype) == 8;
 }
 
-// Scratch memory of one thread; pages that a chunk does not touch cost nothing.
-struct Workspace {
-    Buffer<std::int32_t> codes, residuals;
-    Buffer<std::uint32_t> index;
-    Buffer<std::uint8_t> bytes;
-    Scratch scratch;
+// Scratch memory of one thread. Pages that a chunk does not touch cost nothing; buffers are kept
+// from call to call, since fresh pages cost more than the work on them.
+class Workspace {
+  public:
+    Workspace() noexcept;
+    ~Workspace();
+    Workspace(const Workspace&) = delete;
+    Workspace& operator=(const Workspace&) = delete;
 
     // Room for chunks of `items` items; false when memory is short.
     bool reserve(const Stream& stream, std::size_t items, bool encoding) noexcept;
+
+    Scratch scratch;
+
+  private:
+    Buffer<std::uint8_t> bytes_;
+    std::size_t capacity_ = 0;
 };
 
 }  // namespace elbowroom

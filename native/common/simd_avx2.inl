@@ -55,6 +55,8 @@ inline I i_sar(I a) {
 inline I i_shl(I a, int s) { return _mm256_sll_epi32(a, _mm_cvtsi32_si128(s)); }
 inline I i_shr(I a, int s) { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(s)); }
 inline I i_sar(I a, int s) { return _mm256_sra_epi32(a, _mm_cvtsi32_si128(s)); }
+inline I i_shlv(I a, I s) { return _mm256_sllv_epi32(a, s); }
+inline I i_shrv(I a, I s) { return _mm256_srlv_epi32(a, s); }
 inline M i_equal(I a, I b) { return M(_mm256_cmpeq_epi32(a, b)); }
 inline M i_less(I a, I b) { return M(_mm256_cmpgt_epi32(b, a)); }
 inline __m128i narrow_min(I a) {
@@ -163,12 +165,6 @@ inline void give_words(I x, M give, std::uint16_t*& p) {
     p -= count;
     std::memcpy(p, words, static_cast<std::size_t>(count) * 2);
 }
-// Lanes in `keep` in order, packed to the front; writes a whole vector.
-inline void store_packed(std::int32_t* p, I v, M keep) { i_store(p, pack_lanes(v, m_bits(keep))); }
-inline I load_spread(const std::int32_t* p, M into) {
-    return _mm256_and_si256(into.v, spread_lanes(i_load(p), m_bits(into)));
-}
-
 inline F f_load_half(const std::uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }

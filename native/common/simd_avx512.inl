@@ -48,6 +48,8 @@ inline I i_sar(I a) {
 inline I i_shl(I a, int s) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(s)); }
 inline I i_shr(I a, int s) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(s)); }
 inline I i_sar(I a, int s) { return _mm512_sra_epi32(a, _mm_cvtsi32_si128(s)); }
+inline I i_shlv(I a, I s) { return _mm512_sllv_epi32(a, s); }
+inline I i_shrv(I a, I s) { return _mm512_srlv_epi32(a, s); }
 inline M i_equal(I a, I b) { return _mm512_cmpeq_epi32_mask(a, b); }
 inline M i_less(I a, I b) { return _mm512_cmplt_epi32_mask(a, b); }
 inline M i_below_2_16(I a) { return _mm512_cmplt_epu32_mask(a, _mm512_set1_epi32(0x10000)); }
@@ -106,14 +108,6 @@ inline void give_words(I x, M give, std::uint16_t*& p) {
                              _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(give, x)));
 }
 inline M m_of_bits(std::uint32_t bits) { return static_cast<M>(bits); }
-// Lanes in `keep` in order, packed to the front; writes a whole vector.
-inline void store_packed(std::int32_t* p, I v, M keep) {
-    _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(keep, v));
-}
-inline I load_spread(const std::int32_t* p, M into) {
-    return _mm512_maskz_expand_epi32(into, _mm512_loadu_si512(p));
-}
-
 // 16-bit formats widen exactly; narrowing rounds to nearest, ties to even.
 inline F f_load_half(const std::uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

@@ -56,6 +56,8 @@ template <int S>
 inline I i_sar(I a) {
     return i_sar(a, S);
 }
+inline I i_shlv(I a, I s) { return i_shl(a, s); }
+inline I i_shrv(I a, I s) { return i_shr(a, s); }
 inline M i_equal(I a, I b) { return {a == b}; }
 inline M i_less(I a, I b) { return {a < b}; }
 inline M i_below_2_16(I a) { return i_equal(i_shr<16>(a), i_set(0)); }
@@ -86,11 +88,6 @@ inline I take_words(I x, M need, const std::uint16_t*& p) {
 inline void give_words(I x, M give, std::uint16_t*& p) {
     if (give.v) *--p = static_cast<std::uint16_t>(x & 0xffff);
 }
-inline void store_packed(std::int32_t* p, I v, M keep) {
-    if (keep.v) *p = v;
-}
-inline I load_spread(const std::int32_t* p, M into) { return into.v ? *p : 0; }
-
 inline F f_of_half(std::uint16_t h) {
     const U sign = static_cast<U>(h & 0x8000) << 16;
     const U exponent = (h >> 10) & 31;

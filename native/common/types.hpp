@@ -77,6 +77,7 @@ struct Geometry {
     Predictor predictor = Predictor::none;  // block
     std::uint8_t model = 0;                 // dense
     std::uint8_t shift = 0;                 // dense: low bits that are not modelled
+    std::int8_t gain = 0;                   // dense: power of two for the model grid
     std::int16_t weights[4] = {};           // dense: left, above, above left, above right, in 64ths
     std::size_t columns = 0;                // length of a row, in codes
     std::size_t rows = 0;                   // rows of a plane
@@ -85,7 +86,7 @@ struct Geometry {
 constexpr std::size_t kBlock = 64;                   // codes of a block
 constexpr std::size_t kRawChunk = 4 * 1024 * 1024;  // items of a chunk that is not encoded
 constexpr std::size_t kBlockChunk = 64 * 1024;       // codes of a chunk of the block codec
-constexpr std::size_t kDenseChunk = 1024 * 1024;     // codes of a chunk of the dense codec
+constexpr std::size_t kDenseChunk = 2 * 1024 * 1024;     // codes of a chunk of the dense codec
 
 template <auto V>
 struct Constant {

@@ -1,21 +1,5 @@
 // A chunk of the dense codec: codes through a model into interleaved range coders.
 
-inline void write_u32(std::uint8_t* p, std::uint32_t v) { std::memcpy(p, &v, 4); }
-inline std::uint32_t read_u32(const std::uint8_t* p) {
-    std::uint32_t v;
-    std::memcpy(&v, p, 4);
-    return v;
-}
-
-inline bool has_word_planes(const Quantiser& q) {
-    return q.rule == Rule::exact && item_bytes(q.dtype) == 8;
-}
-
-constexpr std::size_t kDenseHeader = 28;
-
-// A set of counters and a little more: sets a multiple of 4 KiB apart would look alike to the
-// processor's store buffer.
-constexpr std::size_t kCounters = kFrequencies + 336;
 
 // Scratch memory of a chunk, carved out of one buffer. Sizes: dense_scratch_bytes().
 struct Room {
@@ -27,7 +11,7 @@ struct Room {
     std::uint32_t* slots;        // decode tables
     float* across;
     std::int32_t* tile;          // [lane][kSpan]
-    std::int32_t* fields;        // extra bits
+    std::int32_t* extra;         // extra bits of each symbol that has some
     std::uint32_t* escapes;
     std::int32_t* history;
 };
@@ -40,14 +24,14 @@ inline Room room_of(std::uint8_t* base, std::size_t padded, std::size_t columns)
         base += (count * sizeof(T) + 127) / 64 * 64;
     };
     carve(r.index, padded + 64);
-    carve(r.words, padded + 128);
+    carve(r.words, 3 * padded + 256);
     carve(r.counts, 4 * kCounters);
     carve(r.frequencies, kFrequencies);
     carve(r.shares, kFrequencies);
     carve(r.slots, static_cast<std::size_t>(kContexts) << 12);
     carve(r.across, (columns + 1) * kGroup);
     carve(r.tile, kGroup * kSpan + 64);
-    carve(r.fields, padded + 64);
+    carve(r.extra, padded + 64);
     carve(r.escapes, padded + 64);
     carve(r.history, (history_capacity(columns) + 1) * kGroup);
     return r;
@@ -91,22 +75,37 @@ inline void codes_of_run(const Quantiser& q, const std::uint8_t* source, std::si
     for (; here < count; ++here) out[here] = 0;
 }
 
-struct Tally {
-    std::uint32_t escapes = 0, fields = 0;
+// The level of each value, and the value's size above the shift (0 for zero).
+struct Levels {
+    I level, size;
+    M escape;
 };
 
+inline Levels levels_of(I value, int shift) {
+    const I zero = i_set(0);
+    const I size = i_abs(value);
+    const I below = i_shr(i_sub(size, i_set(1)), shift);
+    // Octave and the three bits below the leading one, from the pattern of a float: 64 gives 65.
+    const I tail = i_sub(i_shr<20>(f_bits(f_of_i(below))), i_set(133 * 8 - 65));
+    const M none = i_equal(size, zero);
+    Levels l;
+    l.size = i_select(none, zero, i_add(below, i_set(1)));
+    l.level = i_select(m_and(i_less(i_set(63), below), m_not(none)), tail, l.size);
+    l.escape = i_less(i_set(127), l.level);
+    return l;
+}
+
 // Steps of one tile through the model: symbols with their tables, extra bits, escapes.
-template <Model M_, bool Looks, bool Shifted>
+template <Model M_, bool Looks>
 inline void model_tile(const Weights& w, Clock& clock, std::size_t steps, int shift,
                        const std::int32_t* rows, Contexts<M_>& contexts, F* carried,
-                       std::uint16_t* index, Room& room, Tally& tally) {
-    const I zero = i_set(0);
-    const I mask = i_set(static_cast<std::int32_t>((1u << shift) - 1));
+                       std::size_t at, Room& room, std::uint32_t& escapes) {
     F left[kGroupVectors];
     for (int v = 0; v < kGroupVectors; ++v) left[v] = carried[v];
     for (std::size_t t = 0; t < steps; ++t, clock.tick()) {
         const Place place = clock.place();
         const std::int32_t* now = rows + t * kGroup;
+        std::uint16_t* index = room.index + at + t * kGroup;
         for (int v = 0; v < kGroupVectors; ++v) {
             const F p = Looks ? prediction(w, place, clock.cut.columns, now, v, left[v])
                               : f_set(0.0f);
@@ -115,35 +114,28 @@ inline void model_tile(const Weights& w, Clock& clock, std::size_t steps, int sh
             I value = code;
             if constexpr (M_ != Model::code && Looks) value = i_sub(code, i_of_f(p));
             const I context = contexts.at(v, place.column, p);
-            const I size = i_abs(value);
-            const I below = i_sub(size, i_set(1));
-            I level = size;
-            if constexpr (Shifted) {
-                const I high = i_add(i_shr(below, shift), i_set(1));
-                level = i_select(i_equal(size, zero), zero, high);
-            }
-            const M escape = m_not(i_equal(i_shr<7>(level), zero));
-            I token = value;
-            if constexpr (Shifted)
-                token = i_select(i_less(value, zero), i_sub(zero, level), level);
-            I symbol = i_add(token, i_set(128));
-            I activity = level;
-            if (__builtin_expect(m_bits(escape) != 0, 0)) {
-                symbol = i_select(escape, zero, symbol);
-                activity = i_select(escape, i_set(127), activity);
-                std::int32_t values[kLanes];
-                i_store(values, value);
-                for (int l = 0; l < kLanes; ++l)
-                    if ((m_bits(escape) >> l) & 1)
-                        room.escapes[tally.escapes++] = static_cast<std::uint32_t>(values[l]);
-            }
-            if constexpr (Shifted) {
-                const M keep = m_not(m_or(i_equal(size, zero), escape));
-                store_packed(room.fields + tally.fields, i_and(below, mask), keep);
-                tally.fields += static_cast<std::uint32_t>(__builtin_popcount(m_bits(keep)));
+            // Most vectors hold small values only: these are their own levels.
+            I activity = i_abs(value);
+            I symbol = i_add(value, i_set(128));
+            const M large = m_or(i_less(i_set(64), activity), i_less(activity, i_set(0)));
+            if (shift > 0 || m_bits(large) != 0) {
+                const Levels l = levels_of(value, shift);
+                const M negative = i_less(value, i_set(0));
+                symbol = i_add(i_select(negative, i_sub(i_set(0), l.level), l.level), i_set(128));
+                symbol = i_select(l.escape, i_set(0), symbol);
+                i_store(room.extra + at + t * kGroup + kLanes * v, i_sub(i_abs(value), i_set(1)));
+                activity = i_min(l.size, i_set(kMostActive));
+                activity = i_select(l.escape, i_set(kMostActive), activity);
+                if (m_bits(l.escape) != 0) {
+                    std::int32_t values[kLanes];
+                    i_store(values, value);
+                    for (int i = 0; i < kLanes; ++i)
+                        if ((m_bits(l.escape) >> i) & 1)
+                            room.escapes[escapes++] = static_cast<std::uint32_t>(values[i]);
+                }
             }
             contexts.update(v, place.column, activity);
-            i_store_u16(index + t * kGroup + kLanes * v, i_add(i_shl<8>(context), symbol));
+            i_store_u16(index + kLanes * v, i_add(i_shl<8>(context), symbol));
         }
     }
     for (int v = 0; v < kGroupVectors; ++v) carried[v] = left[v];
@@ -161,13 +153,14 @@ inline void count_symbols(const std::uint16_t* index, std::size_t n, std::uint32
     }
 }
 
+// Returns the number of escapes.
 template <Model M_, bool Looks>
-inline Tally model_chunk(const Quantiser& q, const Geometry& g, const Cut& cut, const void* source,
+inline std::uint32_t model_chunk(const Quantiser& q, const Geometry& g, const Cut& cut, const void* source,
                          std::size_t first, std::size_t items, Failures& failed, Room& room) {
-    Tally tally;
+    std::uint32_t escapes = 0;
     Clock clock{cut};
     const Weights w = weights_of(g);
-    Contexts<M_> contexts(room.across, cut.columns);
+    Contexts<M_> contexts(room.across, cut.columns, g);
     History history{room.history, history_capacity(cut.columns), cut.columns + 1};
     F left[kGroupVectors];
     for (int v = 0; v < kGroupVectors; ++v) left[v] = f_set(0.0f);
@@ -180,19 +173,14 @@ inline Tally model_chunk(const Quantiser& q, const Geometry& g, const Cut& cut, 
                          l * cut.steps + t, steps, carry[l], failed, room.tile + l * kSpan);
         std::int32_t* rows = history.extend();
         lanes_to_rows(room.tile, steps, rows);
-        std::uint16_t* index = room.index + t * kGroup;
-        if (g.shift == 0)
-            model_tile<M_, Looks, false>(w, clock, steps, 0, rows, contexts, left, index, room,
-                                         tally);
-        else
-            model_tile<M_, Looks, true>(w, clock, steps, g.shift, rows, contexts, left, index,
-                                        room, tally);
-        count_symbols(index, steps * kGroup, room.counts);
+        model_tile<M_, Looks>(w, clock, steps, g.shift, rows, contexts, left, t * kGroup, room,
+                              escapes);
+        count_symbols(room.index + t * kGroup, steps * kGroup, room.counts);
     }
     for (std::size_t i = 0; i < kFrequencies; ++i)
         room.counts[i] += room.counts[kCounters + i] + room.counts[2 * kCounters + i] +
                           room.counts[3 * kCounters + i];
-    return tally;
+    return escapes;
 }
 
 template <class Body>
@@ -215,20 +203,9 @@ inline void with_model(const Geometry& g, Body&& body) {
             return pick(Constant<Model::across>{});
         case Model::both:
             return pick(Constant<Model::both>{});
+        case Model::grid:
+            return pick(Constant<Model::grid>{});
     }
-}
-
-// Small tables stay in fast memory; fine ones cost less where many symbols share them.
-inline int table_bits(const std::uint32_t* counts, std::size_t n) {
-    if (n < 32768) return 11;
-    std::size_t kinds = 0, contexts = 0;
-    for (int c = 0; c < kContexts; ++c) {
-        std::size_t here = 0;
-        for (int s = 0; s < kSymbols; ++s) here += counts[c * kSymbols + s] != 0;
-        kinds += here;
-        contexts += here != 0;
-    }
-    return kinds <= 32 * contexts ? 11 : 12;
 }
 
 inline std::uint64_t make_tables(Room& room, int bits) {
@@ -260,18 +237,19 @@ inline std::size_t encode_chunk(const Quantiser& q, const Geometry& g, const voi
     const std::size_t padded = cut.steps * kGroup;
     Room room = room_of(scratch.bytes, padded, cut.columns);
     Failures failed{scratch.index, 0};
-    Tally tally;
+    std::uint32_t escapes = 0;
     with_model(g, [&](auto model, auto looks) {
-        tally = model_chunk<model.value, looks.value>(q, g, cut, source, first, items, failed, room);
+        escapes = model_chunk<model.value, looks.value>(q, g, cut, source, first, items, failed, room);
     });
     const int bits = table_bits(room.counts, n);
     const std::uint64_t used = make_tables(room, bits);
 
-    std::uint16_t* const words_end = room.words + padded + 32;
+    std::uint16_t* const words_end = room.words + 3 * padded + 32;
     std::uint16_t* p = words_end;
     Lanes lanes = fresh_lanes();
     for (std::size_t t = cut.steps; t-- > 0;)
-        put_group(lanes, room.shares, room.index + t * kGroup, bits, p);
+        put_group(lanes, room.shares, room.index + t * kGroup, room.extra + t * kGroup, g.shift,
+                  bits, p);
     const auto words = static_cast<std::size_t>(words_end - p);
 
     std::uint8_t* out = dst + kDenseHeader;
@@ -286,66 +264,53 @@ inline std::size_t encode_chunk(const Quantiser& q, const Geometry& g, const voi
     }
     std::memcpy(out, p, 2 * words);
     out += 2 * words;
-    BitWriter extra{out};
-    for (std::uint32_t i = 0; i < tally.fields; ++i)
-        extra.put(static_cast<std::uint32_t>(room.fields[i]), g.shift);
-    extra.flush();
-    out = extra.out;
-    std::memcpy(out, room.escapes, 4 * static_cast<std::size_t>(tally.escapes));
-    out += 4 * static_cast<std::size_t>(tally.escapes);
+    std::memcpy(out, room.escapes, 4 * static_cast<std::size_t>(escapes));
+    out += 4 * static_cast<std::size_t>(escapes);
     sort_positions(failed.index, failed.count);  // they came in order of time
     for (std::uint32_t i = 0; i < failed.count; ++i, out += 4) write_u32(out, failed.index[i]);
     for (std::uint32_t i = 0; i < failed.count; ++i, out += item)
         std::memcpy(out, static_cast<const std::uint8_t*>(source) + failed.index[i] * item, item);
 
     dst[0] = static_cast<std::uint8_t>(bits);
-    dst[1] = dst[2] = dst[3] = 0;
+    dst[1] = kGroup == 64 ? 0 : 1;
+    dst[2] = dst[3] = 0;
     write_u32(dst + 4, static_cast<std::uint32_t>(cut.steps));
-    write_u32(dst + 8, tally.escapes);
-    write_u32(dst + 12, tally.fields);
-    write_u32(dst + 16, failed.count);
-    write_u32(dst + 20, static_cast<std::uint32_t>(words));
-    write_u32(dst + 24, table_bytes);
+    write_u32(dst + 8, escapes);
+    write_u32(dst + 12, failed.count);
+    write_u32(dst + 16, static_cast<std::uint32_t>(words));
+    write_u32(dst + 20, table_bytes);
     return static_cast<std::size_t>(out - dst);
 }
 
 // The parts of a chunk, all inside its bytes.
 struct Parts {
-    std::uint32_t escapes, fields, failures, words;
-    const std::uint8_t *states, *word_bytes, *extra, *escape_bytes, *positions, *values, *end;
+    std::uint32_t escapes, failures, words;
+    const std::uint8_t *states, *word_bytes, *escape_bytes, *positions, *values;
 };
 
-inline bool read_parts(const std::uint8_t* in, std::size_t size, const Cut& cut, int shift,
-                       int& bits, std::size_t items, std::size_t item, Parts& parts,
-                       std::uint32_t* slots) {
+inline bool read_parts(const std::uint8_t* in, std::size_t size, const Cut& cut, int& bits,
+                       std::size_t items, std::size_t item, Parts& parts, std::uint32_t* slots) {
     if (size < kDenseHeader) return false;
     bits = in[0];
-    if ((bits != 11 && bits != 12) || in[1] != 0 || in[2] != 0 || in[3] != 0) return false;
+    if ((bits != 11 && bits != 12) || in[2] != 0 || in[3] != 0) return false;
     const std::size_t padded = cut.steps * kGroup;
     if (read_u32(in + 4) != cut.steps) return false;
     parts.escapes = read_u32(in + 8);
-    parts.fields = read_u32(in + 12);
-    parts.failures = read_u32(in + 16);
-    parts.words = read_u32(in + 20);
-    const std::size_t table_bytes = read_u32(in + 24);
-    if (parts.escapes > padded || parts.fields > padded || parts.failures > items ||
-        parts.words > padded)
-        return false;
-    if (shift == 0 && parts.fields != 0) return false;
-    const std::size_t extra_bytes = (static_cast<std::size_t>(parts.fields) * shift + 7) / 8;
+    parts.failures = read_u32(in + 12);
+    parts.words = read_u32(in + 16);
+    const std::size_t table_bytes = read_u32(in + 20);
+    if (parts.escapes > padded || parts.failures > items || parts.words > 3 * padded) return false;
     const std::size_t expected = kDenseHeader + table_bytes + 4 * kGroup +
-                                 2 * static_cast<std::size_t>(parts.words) + extra_bytes +
+                                 2 * static_cast<std::size_t>(parts.words) +
                                  4 * static_cast<std::size_t>(parts.escapes) +
                                  (4 + item) * static_cast<std::size_t>(parts.failures);
     if (expected != size) return false;
     if (!read_tables(in + kDenseHeader, table_bytes, bits, slots)) return false;
     parts.states = in + kDenseHeader + table_bytes;
     parts.word_bytes = parts.states + 4 * kGroup;
-    parts.extra = parts.word_bytes + 2 * static_cast<std::size_t>(parts.words);
-    parts.escape_bytes = parts.extra + extra_bytes;
+    parts.escape_bytes = parts.word_bytes + 2 * static_cast<std::size_t>(parts.words);
     parts.positions = parts.escape_bytes + 4 * static_cast<std::size_t>(parts.escapes);
     parts.values = parts.positions + 4 * static_cast<std::size_t>(parts.failures);
-    parts.end = in + size;
     std::size_t next = 0;
     for (std::uint32_t i = 0; i < parts.failures; ++i) {
         const std::size_t at = read_u32(parts.positions + 4 * i);
@@ -361,15 +326,26 @@ struct Cursor {
     const std::uint16_t* word;
     const std::uint8_t* escape;
     std::uint32_t escapes_left;
-    std::uint32_t fields_used = 0;
-    std::uint32_t fields;
 };
+
+// The size above the shift, and the whole size, of levels with their extra bits.
+inline void sizes_of(I level, I extra, int shift, I& size, I& whole) {
+    const I past = i_sub(level, i_set(65));
+    const I base = i_shlv(i_add(i_and(past, i_set(7)), i_set(8)), i_add(i_shr<3>(past), i_set(3)));
+    const M tail = i_less(i_set(64), level);
+    const I below = i_select(tail, base, i_sub(level, i_set(1)));
+    // The extra bits start below the shift; those above it belong to the octave.
+    size = i_add(i_or(below, i_shr(extra, shift)), i_set(1));
+    whole = i_add(i_or(i_shl(below, shift), extra), i_set(1));
+    const M none = i_equal(level, i_set(0));
+    size = i_select(none, i_set(0), size);
+    whole = i_select(none, i_set(0), whole);
+}
 
 template <Model M_, bool Looks>
 inline bool unmodel_tile(const Weights& w, Clock& clock, std::size_t steps, int shift, int bits,
                          const std::uint32_t* slots, std::int32_t* rows, Contexts<M_>& contexts,
-                         F* carried, const std::int32_t* fields, Cursor& cursor,
-                         const std::uint16_t* safe) {
+                         F* carried, Cursor& cursor, const std::uint16_t* safe) {
     const I zero = i_set(0);
     Lanes lanes = cursor.lanes;
     F left[kGroupVectors];
@@ -379,41 +355,50 @@ inline bool unmodel_tile(const Weights& w, Clock& clock, std::size_t steps, int 
     for (; t < steps && word <= safe; ++t, clock.tick()) {
         const Place place = clock.place();
         std::int32_t* now = rows + t * kGroup;
+        I token[kGroupVectors], guess[kGroupVectors];
+        M large{};
         for (int v = 0; v < kGroupVectors; ++v) {
             const F p = Looks ? prediction(w, place, clock.cut.columns, now, v, left[v])
                               : f_set(0.0f);
+            if constexpr (M_ != Model::code && Looks) guess[v] = i_of_f(p);
             const I context = contexts.at(v, place.column, p);
             const I symbol = take_vector(lanes.x[v], slots, context, bits, word);
-            const I token = i_sub(symbol, i_set(128));
-            I level = i_abs(token);
-            I size = level;
-            const M escape = i_equal(symbol, zero);
-            if (shift > 0) {
-                const M keep = m_not(m_or(i_equal(level, zero), escape));
-                const I extra = load_spread(fields + cursor.fields_used, keep);
-                cursor.fields_used += static_cast<std::uint32_t>(__builtin_popcount(m_bits(keep)));
-                if (cursor.fields_used > cursor.fields) return false;
-                const I high = i_shl(i_sub(level, i_set(1)), shift);
-                size = i_select(keep, i_add(i_or(high, extra), i_set(1)), zero);
-            }
-            I value = i_select(i_less(token, zero), i_sub(zero, size), size);
-            if (__builtin_expect(m_bits(escape) != 0, 0)) {
+            token[v] = i_sub(symbol, i_set(128));
+            large = m_or(large, i_less(i_set(64), i_abs(token[v])));
+        }
+        I activity[kGroupVectors];
+        if (shift > 0 || m_bits(large) != 0) {
+            I level[kGroupVectors], extra[kGroupVectors];
+            for (int v = 0; v < kGroupVectors; ++v) level[v] = i_abs(token[v]);
+            take_extra(lanes, level, shift, word, extra);
+            for (int v = 0; v < kGroupVectors; ++v) {
+                I size, whole;
+                sizes_of(level[v], extra[v], shift, size, whole);
+                activity[v] = i_min(size, i_set(kMostActive));
+                const M escape = i_equal(level[v], i_set(128));
+                token[v] = i_select(i_less(token[v], zero), i_sub(zero, whole), whole);
+                if (m_bits(escape) == 0) continue;
                 std::int32_t values[kLanes];
-                i_store(values, value);
-                for (int l = 0; l < kLanes; ++l) {
-                    if (!((m_bits(escape) >> l) & 1)) continue;
+                i_store(values, token[v]);
+                for (int i = 0; i < kLanes; ++i) {
+                    if (!((m_bits(escape) >> i) & 1)) continue;
                     if (cursor.escapes_left == 0) return false;
                     --cursor.escapes_left;
-                    std::memcpy(values + l, cursor.escape, 4);
+                    std::memcpy(values + i, cursor.escape, 4);
                     cursor.escape += 4;
                 }
-                value = i_load(values);
-                level = i_select(escape, i_set(127), level);
+                token[v] = i_load(values);
+                activity[v] = i_select(escape, i_set(kMostActive), activity[v]);
             }
-            if constexpr (M_ != Model::code && Looks) value = i_add(value, i_of_f(p));
-            contexts.update(v, place.column, level);
-            i_store(now + kLanes * v, value);
-            if constexpr (Looks) left[v] = f_of_i(value);
+        } else {
+            for (int v = 0; v < kGroupVectors; ++v) activity[v] = i_abs(token[v]);
+        }
+        for (int v = 0; v < kGroupVectors; ++v) {
+            I code = token[v];
+            if constexpr (M_ != Model::code && Looks) code = i_add(code, guess[v]);
+            contexts.update(v, place.column, activity[v]);
+            i_store(now + kLanes * v, code);
+            if constexpr (Looks) left[v] = f_of_i(code);
         }
     }
     cursor.lanes = lanes;
@@ -428,15 +413,10 @@ inline bool unmodel_chunk(const Quantiser& q, const Geometry& g, const Cut& cut,
                           Room& room, std::int32_t* words_of_items, void* target) {
     Clock clock{cut};
     const Weights w = weights_of(g);
-    Contexts<M_> contexts(room.across, cut.columns);
+    Contexts<M_> contexts(room.across, cut.columns, g);
     History history{room.history, history_capacity(cut.columns), cut.columns + 1};
     F left[kGroupVectors];
     for (int v = 0; v < kGroupVectors; ++v) left[v] = f_set(0.0f);
-    BitReader extra{parts.extra, parts.escape_bytes};
-    for (std::uint32_t i = 0; i < parts.fields; ++i)
-        room.fields[i] = static_cast<std::int32_t>(extra.take(g.shift));
-    if (!extra.ends_clean()) return false;
-
     Cursor cursor;
     for (int v = 0; v < kGroupVectors; ++v) {
         std::int32_t states[kLanes];
@@ -445,10 +425,9 @@ inline bool unmodel_chunk(const Quantiser& q, const Geometry& g, const Cut& cut,
     }
     cursor.escape = parts.escape_bytes;
     cursor.escapes_left = parts.escapes;
-    cursor.fields = parts.fields;
-    // A copy with room behind it: a group may read 64 words and look at 16 more.
+    // A copy with room behind it: a group may read 192 words and look at 16 more.
     std::memcpy(room.words, parts.word_bytes, 2 * static_cast<std::size_t>(parts.words));
-    std::memset(room.words + parts.words, 0, 96 * sizeof(std::uint16_t));
+    std::memset(room.words + parts.words, 0, 224 * sizeof(std::uint16_t));
     cursor.word = room.words;
     const std::uint16_t* const safe = room.words + parts.words;
 
@@ -458,7 +437,7 @@ inline bool unmodel_chunk(const Quantiser& q, const Geometry& g, const Cut& cut,
         const std::size_t steps = cut.steps - t < kSpan ? cut.steps - t : kSpan;
         std::int32_t* rows = history.extend();
         if (!unmodel_tile<M_, Looks>(w, clock, steps, g.shift, bits, room.slots, rows, contexts,
-                                     left, room.fields, cursor, safe))
+                                     left, cursor, safe))
             return false;
         rows_to_lanes(rows, steps, room.tile);
         for (std::size_t l = 0; l < kGroup; ++l) {
@@ -476,21 +455,20 @@ inline bool unmodel_chunk(const Quantiser& q, const Geometry& g, const Cut& cut,
     for (int v = 0; v < kGroupVectors; ++v)
         wrong = m_or(wrong, m_not(i_equal(cursor.lanes.x[v],
                                           i_set(static_cast<std::int32_t>(kLowState)))));
-    return m_bits(wrong) == 0 && cursor.word == safe && cursor.escapes_left == 0 &&
-           cursor.fields_used == parts.fields;
+    return m_bits(wrong) == 0 && cursor.word == safe && cursor.escapes_left == 0;
 }
 
 // False when the bytes are not a chunk of `items` items; then the target's content is undefined.
 inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8_t* in,
                          std::size_t size, std::size_t first, std::size_t items, void* target,
-                         bool, Scratch& scratch) {
+                         Scratch& scratch) {
     const std::size_t n = has_word_planes(q) ? 2 * items : items;
     const std::size_t item = item_bytes(q.dtype);
     const Cut cut = cut_of(g, has_word_planes(q), n);
     int bits = 0;
     Room room = room_of(scratch.bytes, cut.steps * kGroup, cut.columns);
     Parts parts;
-    if (!read_parts(in, size, cut, g.shift, bits, items, item, parts, room.slots)) return false;
+    if (!read_parts(in, size, cut, bits, items, item, parts, room.slots)) return false;
     if (q.rule == Rule::exact && parts.failures != 0) return false;
     bool fine = false;
     with_model(g, [&](auto model, auto looks) {

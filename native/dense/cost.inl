@@ -7,6 +7,12 @@ inline std::uint64_t log2_fixed(std::uint64_t v) {
     return (static_cast<std::uint64_t>(length - 1) << 16) + kLog2[top - 256];
 }
 
+inline std::uint64_t extra_bits(int symbol, int shift) {
+    const int level = symbol < 128 ? 128 - symbol : symbol - 128;
+    if (level == 0 || level == 128) return 0;
+    return static_cast<std::uint64_t>(shift + (level > 64 ? 3 + (level - 65) / 8 : 0));
+}
+
 // Entropy of the symbols, the tables, extra bits and escapes.
 inline std::uint64_t cost_chunk(const Quantiser& q, const Geometry& g, const void* source,
                                 std::size_t items, std::uint64_t table_cost, Scratch& scratch) {
@@ -14,9 +20,9 @@ inline std::uint64_t cost_chunk(const Quantiser& q, const Geometry& g, const voi
     const Cut cut = cut_of(g, has_word_planes(q), n);
     Room room = room_of(scratch.bytes, cut.steps * kGroup, cut.columns);
     Failures failed{scratch.index, 0};
-    Tally tally;
+    std::uint32_t escapes = 0;
     with_model(g, [&](auto model, auto looks) {
-        tally = model_chunk<model.value, looks.value>(q, g, cut, source, 0, items, failed, room);
+        escapes = model_chunk<model.value, looks.value>(q, g, cut, source, 0, items, failed, room);
     });
     std::uint64_t cost = 0;
     for (int c = 0; c < kContexts; ++c) {
@@ -27,17 +33,10 @@ inline std::uint64_t cost_chunk(const Quantiser& q, const Geometry& g, const voi
             total += count;
             ++kinds;
             cost -= count * log2_fixed(count);
+            cost += (count * extra_bits(s, g.shift)) << 16;
         }
         if (total > 0) cost += total * log2_fixed(total) + kinds * table_cost;
     }
-    cost += (static_cast<std::uint64_t>(tally.fields) * g.shift) << 16;
-    cost += (static_cast<std::uint64_t>(tally.escapes) * 32) << 16;
+    cost += (static_cast<std::uint64_t>(escapes) * 32) << 16;
     return cost;
-}
-
-inline void codes_chunk(const Quantiser& q, const void* source, std::size_t items,
-                        std::int32_t* codes, Scratch& scratch) {
-    Failures failed{scratch.index, 0};
-    std::int32_t carry = 0;
-    encode_codes(q, source, 0, 0, items, carry, codes, failed);
 }

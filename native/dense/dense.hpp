@@ -32,6 +32,9 @@ namespace avx512 {
 extern const DenseKernels dense_kernels;
 }
 
+// Chunks shorter than this are tried with fewer lanes too.
+constexpr std::size_t small_dense_chunk = 8192;
+
 // Bytes of Scratch::bytes for chunks of n codes.
 std::size_t dense_scratch_bytes(std::size_t n, std::size_t columns) noexcept;
 // No chunk of n codes takes more bytes than this.

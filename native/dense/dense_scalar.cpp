@@ -13,5 +13,5 @@ namespace {
 #include "dense/kernels.inl"
 }  // namespace
 
-extern const DenseKernels dense_kernels{encode_chunk, decode_chunk, cost_chunk, codes_chunk};
+extern const DenseKernels dense_kernels{encode_chunk, decode_chunk, wide::cost_chunk, codes_chunk};
 }  // namespace elbowroom::scalar

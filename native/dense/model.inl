@@ -1,10 +1,16 @@
 // What the neighbours of a code say about it: a prediction and the context that picks its table.
 
-constexpr int kContexts = 48;
 constexpr int kBuckets = 24;
 constexpr std::size_t kSpan = 256;  // time steps of a tile
 
-enum class Model : std::uint8_t { code = 0, flat = 1, along = 2, across = 3, both = 4 };
+enum class Model : std::uint8_t { code = 0, flat = 1, along = 2, across = 3, both = 4, grid = 5 };
+
+constexpr bool has_along(Model m) {
+    return m == Model::along || m == Model::both || m == Model::grid;
+}
+constexpr bool has_across(Model m) {
+    return m == Model::across || m == Model::both || m == Model::grid;
+}
 
 // How a chunk is cut into lanes.
 struct Cut {
@@ -30,10 +36,9 @@ inline Cut cut_of(const Geometry& g, bool word_planes, std::size_t n) {
     return {steps_for(1), 0, 0};
 }
 
-inline I bucket_of(F z) {
-    // Two buckets an octave of 1 + z: exponent and first mantissa bit.
-    const I b = i_sub(i_shr<22>(f_bits(f_add(f_set(1.0f), z))), i_set(254));
-    return i_min(b, i_set(kBuckets - 1));
+// Two buckets an octave, for z >= 1: exponent and first mantissa bit.
+inline I bucket_of(F z, int last) {
+    return i_min(i_sub(i_shr<22>(f_bits(z)), i_set(254)), i_set(last));
 }
 
 // Codes of the recent past, a row of all lanes for each time step, as floats would see them.
@@ -57,6 +62,10 @@ struct History {
 
 inline std::size_t history_capacity(std::size_t columns) { return 4 * (columns + 1) + 2 * kSpan; }
 
+inline float power_of_two(int exponent) {
+    return __builtin_bit_cast(float, static_cast<std::uint32_t>(127 + exponent) << 23);
+}
+
 struct Weights {
     F left, above, above_left, above_right;
     bool any;
@@ -65,10 +74,7 @@ struct Weights {
 // The model `code` needs its prediction only as a context: the context's power of two goes into the
 // weights, where it changes no rounding.
 inline Weights weights_of(const Geometry& g) {
-    float scale = 1.0f / 64.0f;
-    if (static_cast<Model>(g.model) == Model::code)
-        scale *= g.shift <= 2 ? static_cast<float>(1 << (2 - g.shift))
-                              : 1.0f / static_cast<float>(1u << (g.shift - 2));
+    const float scale = power_of_two(static_cast<Model>(g.model) == Model::code ? -4 - g.shift : -6);
     const auto w = [&](int i) { return f_set(static_cast<float>(g.weights[i]) * scale); };
     const bool any = (g.weights[0] | g.weights[1] | g.weights[2] | g.weights[3]) != 0;
     return {w(0), w(1), w(2), w(3), any};
@@ -100,40 +106,52 @@ struct Clock {
     }
 };
 
-// The running means of one chunk and the rules that turn them into contexts.
+// The running means of one chunk and the rules that turn them into contexts. Means of activity + 1:
+// they fall towards 1, never into denormals.
 template <Model M_>
 struct Contexts {
     F along[kGroupVectors];
     float* across;  // a row of all lanes for each column
+    F gain;         // grid: brings usual activities to the middle
 
-    Contexts(float* columns_state, std::size_t columns) : across(columns_state) {
-        for (int v = 0; v < kGroupVectors; ++v) along[v] = f_set(0.0f);
-        if constexpr (M_ == Model::across || M_ == Model::both)
-            std::memset(across, 0, (columns == 0 ? 1 : columns) * kGroup * sizeof(float));
+    Contexts(float* columns_state, std::size_t columns, const Geometry& g)
+        : across(columns_state), gain(f_set(power_of_two(g.gain))) {
+        for (int v = 0; v < kGroupVectors; ++v) along[v] = f_set(1.0f);
+        if constexpr (has_across(M_))
+            for (std::size_t i = 0; i < (columns == 0 ? 1 : columns) * kGroup; ++i) across[i] = 1.0f;
+    }
+
+    // 1 + factor (mean - 1): what a mean that starts at 0 would give, without its denormals.
+    static F grow(F mean, F factor) {
+        return f_sub(f_mul(mean, factor), f_sub(factor, f_set(1.0f)));
     }
 
     I at(int v, std::size_t column, F p) const {
         if constexpr (M_ == Model::code) {
             const I negative = i_and(i_sar<31>(f_bits(p)), i_set(kBuckets));
-            return i_add(bucket_of(f_abs(p)), negative);
+            return i_add(bucket_of(f_add(f_abs(p), f_set(1.0f)), kBuckets - 1), negative);
         } else if constexpr (M_ == Model::flat) {
             return i_set(0);
         } else if constexpr (M_ == Model::along) {
-            return bucket_of(f_mul(along[v], f_set(8.0f)));
-        } else if constexpr (M_ == Model::across) {
-            return bucket_of(f_mul(f_load(across + column * kGroup + kLanes * v), f_set(8.0f)));
+            return bucket_of(grow(along[v], f_set(8.0f)), kContexts - 1);
         } else {
             const F down = f_load(across + column * kGroup + kLanes * v);
-            return bucket_of(f_mul(f_add(along[v], down), f_set(4.0f)));
+            if constexpr (M_ == Model::across)
+                return bucket_of(grow(down, f_set(8.0f)), kContexts - 1);
+            if constexpr (M_ == Model::both)
+                return bucket_of(
+                    f_sub(f_mul(f_add(along[v], down), f_set(4.0f)), f_set(7.0f)), kContexts - 1);
+            const I row = bucket_of(grow(along[v], gain), 5);
+            return i_add(i_shl<3>(row), bucket_of(grow(down, gain), 7));
         }
     }
 
     void update(int v, std::size_t column, I activity) {
-        const F a = f_of_i(activity);
+        const F a = f_of_i(i_add(activity, i_set(1)));
         const F rate = f_set(0.125f);
-        if constexpr (M_ == Model::along || M_ == Model::both)
+        if constexpr (has_along(M_))
             along[v] = f_add(along[v], f_mul(f_sub(a, along[v]), rate));
-        if constexpr (M_ == Model::across || M_ == Model::both) {
+        if constexpr (has_across(M_)) {
             float* state = across + column * kGroup + kLanes * v;
             const F old = f_load(state);
             f_store(state, f_add(old, f_mul(f_sub(a, old), rate)));

@@ -1,13 +1,27 @@
-// Sixty-four range coders side by side (rANS with 16-bit renormalisation).
+// Many range coders side by side (rANS with 16-bit renormalisation).
 //
 // State x of a lane lies in [2^16, 2^32). A symbol of frequency f and cumulative frequency c out of
 // 2^P turns x into (x div f) 2^P + (x mod f) + c; decoding is the inverse. Words leave and enter in
 // lane order, so one vector instruction serves many lanes, and a GPU warp can do the same.
 
-constexpr std::size_t kGroup = 64;  // lanes: symbols of a group
+constexpr std::size_t kGroup = ELBOWROOM_GROUP;  // lanes: symbols of a group
 constexpr int kGroupVectors = static_cast<int>(kGroup) / kLanes;
 constexpr std::uint32_t kLowState = 1u << 16;
-constexpr int kSymbols = 256;
+
+// Symbols stand for levels: 128 is zero, 128 + j and 128 - j are the levels j and -j. Levels up to 64
+// are values; eight levels an octave stand for the values beyond, with extra bits to tell them apart.
+inline I level_of_symbol(I symbol) { return i_abs(i_sub(symbol, i_set(128))); }
+
+// None for zero and for escapes (symbol 0, level 128).
+inline I extra_bits_of(I level, int shift) {
+    const I octave = i_shr<3>(i_sub(level, i_set(65)));
+    const M tail = i_less(i_set(64), level);
+    I bits = i_select(tail, i_add(octave, i_set(3 + shift)), i_set(shift));
+    if (shift > 0) bits = i_select(i_equal(level, i_set(0)), i_set(0), bits);
+    return i_select(i_equal(level, i_set(128)), i_set(0), bits);
+}
+
+inline I low_mask(I bits) { return i_sub(i_shlv(i_set(1), bits), i_set(1)); }
 
 struct Lanes {
     I x[kGroupVectors];
@@ -19,13 +33,45 @@ inline Lanes fresh_lanes() {
     return lanes;
 }
 
+// `bits` low-order bits of a lane's choice (0 to 16) as they are, moving p down.
+inline void put_plain(I& x, I bits, I value, std::uint16_t*& p) {
+    const I room = i_sub(i_set(32), bits);
+    const M give = m_not(i_equal(i_shrv(x, room), i_set(0)));
+    give_words(x, give, p);
+    x = i_select(give, i_shr<16>(x), x);
+    x = i_or(i_shlv(x, bits), value);
+}
+
 // Codes the group at `index` (table * 256 + symbol for each lane), moving p down. `shares` holds
-// the frequency in the low half and the cumulative frequency in the high half.
+// the frequency in the low half and the cumulative frequency in the high half; `extra` the bits
+// that go with symbols which have some (`shift` more than their level alone).
 inline void put_group(Lanes& lanes, const std::uint32_t* shares, const std::uint16_t* index,
-                      int bits, std::uint16_t*& p) {
+                      const std::int32_t* extra, int shift, int bits, std::uint16_t*& p) {
+    I at[kGroupVectors], count[kGroupVectors];
+    M any{};
+    for (int v = 0; v < kGroupVectors; ++v) {
+        at[v] = i_load_u16(index + kLanes * v);
+        count[v] = extra_bits_of(level_of_symbol(i_and(at[v], i_set(0xff))), shift);
+        any = m_or(any, i_less(i_set(0), count[v]));
+    }
+    if (m_bits(any) != 0) {
+        M many{};
+        for (int v = 0; v < kGroupVectors; ++v) many = m_or(many, i_less(i_set(16), count[v]));
+        if (m_bits(many) != 0) {
+            for (int v = kGroupVectors - 1; v >= 0; --v) {
+                const I high = i_max(i_sub(count[v], i_set(16)), i_set(0));
+                const I value = i_and(i_shr<16>(i_load(extra + kLanes * v)), low_mask(high));
+                put_plain(lanes.x[v], high, value, p);
+            }
+        }
+        for (int v = kGroupVectors - 1; v >= 0; --v) {
+            const I low = i_min(count[v], i_set(16));
+            const I value = i_and(i_load(extra + kLanes * v), low_mask(low));
+            put_plain(lanes.x[v], low, value, p);
+        }
+    }
     for (int v = kGroupVectors - 1; v >= 0; --v) {
-        const I at = i_load_u16(index + kLanes * v);
-        const I share = i_gather(shares, at);
+        const I share = i_gather(shares, at[v]);
         const I frequency = i_and(share, i_set(0xffff));
         I x = lanes.x[v];
         // x / f must stay below 2^(32 - P).
@@ -57,4 +103,27 @@ inline I take_vector(I& x, const std::uint32_t* slots, I table, int bits, const 
     const M need = i_below_2_16(x);
     x = take_words(x, need, p);
     return i_and(slot, i_set(0xff));
+}
+
+inline I take_plain(I& x, I bits, const std::uint16_t*& p) {
+    const I value = i_and(x, low_mask(bits));
+    x = i_shrv(x, bits);
+    x = take_words(x, i_below_2_16(x), p);
+    return value;
+}
+
+// The extra bits of a whole group, if any lane has some.
+inline void take_extra(Lanes& lanes, const I* level, int shift, const std::uint16_t*& p, I* extra) {
+    I count[kGroupVectors];
+    M many{};
+    for (int v = 0; v < kGroupVectors; ++v) {
+        count[v] = extra_bits_of(level[v], shift);
+        many = m_or(many, i_less(i_set(16), count[v]));
+        extra[v] = take_plain(lanes.x[v], i_min(count[v], i_set(16)), p);
+    }
+    if (m_bits(many) == 0) return;
+    for (int v = 0; v < kGroupVectors; ++v) {
+        const I high = i_max(i_sub(count[v], i_set(16)), i_set(0));
+        extra[v] = i_or(extra[v], i_shl<16>(take_plain(lanes.x[v], high, p)));
+    }
 }

@@ -1,0 +1,1 @@
+"""Measurements of the codec beside its peers; only the command line imports this."""

@@ -1,0 +1,56 @@
+"""Opens an .er file, be it one blob or an archive of them."""
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from elbowroom.codec import archive
+from elbowroom.codec.blob import MAGIC, Blob
+from elbowroom.errors import ElbowroomError, IncompatibleFormat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """An open file: the bytes of every blob by name, and a way to read each."""
+
+    named: bool  # False: a single blob, whose name here is empty
+    sizes: dict[str, int]
+    read: Callable[[str], Blob]
+
+
+@contextmanager
+def open_stored(path: Path) -> Iterator[Stored]:
+    """Open the file; every complaint about its content names it."""
+    with path.open("rb") as file:
+        begin = file.read(4)
+        file.seek(0)
+        with naming(path):
+            if begin == MAGIC:
+                blob = Blob.frombytes(file.read())
+                stored = Stored(named=False, sizes={"": blob.nbytes}, read=lambda _: blob)
+            elif begin == archive.MAGIC:
+                held = archive.Archive(file)
+                sizes = {name: entry.length for name, entry in held.entries.items()}
+                stored = Stored(named=True, sizes=sizes, read=held.read)
+            else:
+                raise IncompatibleFormat(
+                    f"a file made by 'elbowroom encode' begins with {MAGIC!r} or "
+                    f"{archive.MAGIC!r}, this one with {begin!r}"
+                )
+        yield stored
+
+
+@contextmanager
+def naming(what: object) -> Iterator[None]:
+    """Put what is being worked on in front of the sentence of an error."""
+    try:
+        yield
+    except ElbowroomError as error:
+        raise type(error)(f"{what}: {error}") from None
+    except (MemoryError, RuntimeError) as error:
+        # torch has no error of its own for it.
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise OSError(errno.ENOMEM, "There is not enough memory for this", str(what)) from None
+        raise

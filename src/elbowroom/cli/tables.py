@@ -1,0 +1,46 @@
+"""Tables on the terminal, unfolded where the output is a file or a pipe."""
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+PIPE_WIDTH = 240
+
+
+def make_console() -> Console:
+    """Return a console as wide as the terminal, or as any table where there is none."""
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(highlight=False, markup=False, width=width)
+
+
+def print_table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    title: str | None = None,
+    remarks: Sequence[str] = (),
+    text_columns: Sequence[int] = (0,),
+) -> None:
+    """Print a table whose columns hold numbers, except the named ones."""
+    table = Table(title=title, box=None, pad_edge=False, title_justify="left")
+    for number, heading in enumerate(headings):
+        left = number in text_columns
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = make_console()
+    console.print(table)
+    for remark in remarks:
+        console.print(remark)
+
+
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """Print names and what they stand for, in two columns."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, value)
+    make_console().print(table)

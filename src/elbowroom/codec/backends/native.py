@@ -1,0 +1,93 @@
+"""The compiled kernels behind the seam: memory for their results, and their verdicts as errors."""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elbowroom import _native
+from elbowroom.codec.blob import Segment
+from elbowroom.codec.layout import ITEM_BYTES
+from elbowroom.errors import CorruptData
+
+# Reserving the worst case of a large array at once could exceed what the system lends, so that
+# it is encoded in rounds of one segment a thread, each of at most this many bytes of items.
+SEGMENT_BYTES = 64 << 20
+
+_VERDICTS = {
+    1: "its checksum does not match",
+    2: "its bytes contradict themselves",
+    4: "the recipe is not one that can be decoded",
+}
+
+
+def encode(
+    recipe: bytes, pointer: int, items: int, threads: int
+) -> tuple[tuple[Segment, ...], NDArray[np.uint32]]:
+    """The chunks of some items: at most one segment for a thread in each round."""
+    if items == 0:
+        return (), np.empty((0, 2), np.uint32)
+    length = _native.chunk_items(recipe)
+    chunks = -(-items // length)
+    directory = np.empty((chunks, 2), np.uint32)
+    target = _address(directory)
+    if chunks == 1:
+        data = np.empty(_native.chunk_capacity(recipe, items), np.uint8)
+        task = [(_address(data), data.size, 0, 1)]
+        (used,) = _native.encode(recipe, pointer, items, task, target, 1)
+        data.resize(used, refcheck=False)
+        return (Segment(data, 0, 1),), directory
+    width = min(threads, chunks)
+    most = max(1, SEGMENT_BYTES // (length * ITEM_BYTES[recipe[1]]))
+    parts = min(width * -(-chunks // (width * most)), chunks)
+    edges = [(chunks * part // parts, chunks * (part + 1) // parts) for part in range(parts)]
+    full = _native.chunk_capacity(recipe, length)
+    last = _native.chunk_capacity(recipe, items - (chunks - 1) * length)
+    segments: list[Segment] = []
+    for start in range(0, parts, width):
+        bounds = edges[start : start + width]
+        fresh = [
+            np.empty(full * (end - first) + (last - full) * (end == chunks), np.uint8)
+            for first, end in bounds
+        ]
+        tasks = [
+            (_address(data), data.size, first, end)
+            for data, (first, end) in zip(fresh, bounds, strict=True)
+        ]
+        used = _native.encode(recipe, pointer, items, tasks, target, threads)
+        for data, (first, end), size in zip(fresh, bounds, used, strict=True):
+            # Shrinking in place gives the untouched rest back to the system.
+            data.resize(size, refcheck=False)
+            segments.append(Segment(data, first, end))
+    return tuple(segments), directory
+
+
+def decode(
+    recipe: bytes,
+    segments: tuple[Segment, ...],
+    directory: NDArray[np.uint32],
+    items: int,
+    pointer: int,
+    threads: int,
+) -> None:
+    """Write the items to the pointer; CorruptData names the first chunk that is damaged."""
+    if items == 0:
+        return
+    tasks = [
+        (data.ctypes.data, data.size, first_chunk, end_chunk)
+        for data, first_chunk, end_chunk in segments
+    ]
+    verdict, chunk = _native.decode(recipe, tasks, directory.ctypes.data, items, pointer, threads)
+    if verdict == 0:
+        return
+    if verdict == 3:
+        raise MemoryError("decoding found no memory for its workspace")
+    raise CorruptData(
+        f"the payload is damaged in chunk {chunk} of {len(directory)}: {_VERDICTS[verdict]}"
+    )
+
+
+def _address(array: Any) -> int:
+    """Where a fresh array lies; several times faster than its `ctypes.data`."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(array))

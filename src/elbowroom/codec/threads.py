@@ -1,0 +1,32 @@
+"""How many threads a call may use."""
+
+import os
+
+import torch
+
+from elbowroom.errors import InvalidArgument
+
+# Below this, handing work to other threads takes longer than the work.
+PARALLEL_BYTES = 1 << 20
+
+VARIABLE = "ELBOWROOM_THREADS"
+
+
+def thread_count(asked: int | None, nbytes: int) -> int:
+    """The number asked for, else ELBOWROOM_THREADS, else torch's; one for small arrays."""
+    if asked is not None:
+        if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+            raise InvalidArgument(
+                f"threads must be a positive integer, got {asked!r}: leave it out for torch's"
+            )
+        return asked
+    if nbytes < PARALLEL_BYTES:
+        return 1
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return torch.get_num_threads()
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise InvalidArgument(
+            f"{VARIABLE} must be a positive integer, got {text!r}: correct or unset it"
+        )
+    return int(text)
