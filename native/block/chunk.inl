@@ -225,8 +225,8 @@ inline void decode_direct(const Quantiser& quantiser, const Layout& layout, std:
         for (int i = 0; i < kVectors; ++i) {
             I index{};
             if constexpr (R == Rule::dither)
-                index = i_add(i_iota(), i_set(static_cast<std::int32_t>(static_cast<std::uint32_t>(
-                                            first + at + kLanes * i))));
+                index = i_add(i_iota(), i_set(static_cast<std::int32_t>(
+                                            static_cast<std::uint32_t>(first + at + kLanes * i))));
             const F v = reconstruct<D, R>(q[i], index, c);
             if constexpr (Stream) {
                 if (count == kBlock) {
@@ -270,7 +270,8 @@ inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8
                 i_store(scratch.codes + b * kBlock + kLanes * i, v[i]);
         }
         restore(g, scratch.codes, first, n);
-        decode_codes(q, scratch.codes, first, items, target);
+        decode_codes(q, scratch.codes, first, items, stream, target);
+        stream_fence();
     }
     place_failures(layout, item, static_cast<std::uint8_t*>(target));
     return true;

@@ -45,7 +45,8 @@ bool take_windows(const Geometry& g, std::size_t item, const void* source, std::
         for (std::size_t i = 0; i < lanes; ++i) {
             const std::size_t row = (height - narrow_rows) * i / (lanes - 1);
             // Strips wander over the columns in steps that visit all parts.
-            const std::size_t column = (g.columns - narrow_columns) * (i * 29 % lanes) / (lanes - 1);
+            const std::size_t column =
+                (g.columns - narrow_columns) * (i * 29 % lanes) / (lanes - 1);
             for (std::size_t r = 0; r < narrow_rows; ++r)
                 std::memcpy(w.bytes.get() + (i * w.length + r * narrow_columns) * item,
                             from + ((row + r) * g.columns + column) * item, narrow_columns * item);
@@ -185,9 +186,11 @@ bool choose_model(Stream& stream, const void* source, std::size_t items) {
             : 0;
     Fit fit;
     fit.terms = columns > 0 ? 4 : 1;
-    visit_neighbours(codes.get(), windows, columns, [&](const double* x, double y) { fit.add(x, y); });
+    visit_neighbours(codes.get(), windows, columns,
+                     [&](const double* x, double y) { fit.add(x, y); });
     std::int16_t weights[4] = {};
-    const bool fitted = fit.solve(weights) && (weights[0] | weights[1] | weights[2] | weights[3]) != 0;
+    const bool fitted =
+        fit.solve(weights) && (weights[0] | weights[1] | weights[2] | weights[3]) != 0;
     Sizes of_codes, of_residuals;
     for (std::size_t i = 0; i < n; i += 3) of_codes.add(codes.get()[i]);
     visit_neighbours(codes.get(), windows, columns, [&](const double* x, double y) {
@@ -218,8 +221,8 @@ bool choose_model(Stream& stream, const void* source, std::size_t items) {
         const Sizes& sizes = c.weighted && c.model != 0 ? of_residuals : of_codes;
         trial.shift = sizes.shift();
         trial.gain = c.model == 5 ? sizes.gain() : std::int8_t{0};
-        const std::uint64_t cost = kernels.cost(q, trial, windows.bytes.get(), windows.items(),
-                                                table_cost, work.scratch);
+        const std::uint64_t cost =
+            kernels.cost(q, trial, windows.bytes.get(), windows.items(), table_cost, work.scratch);
         if (cost < best - best / 400) {
             best = cost;
             chosen = trial;
@@ -248,8 +251,8 @@ bool choose_predictor(Stream& stream, const void* source, std::size_t items) {
         Geometry trial = windows.geometry;
         trial.predictor = p;
         if (trial.rows == 0) trial.rows = windows.length / std::max<std::size_t>(trial.columns, 1);
-        const std::size_t size = block_kernels().encode(stream.quantiser, trial, windows.bytes.get(),
-                                                        0, length, out.get(), work.scratch);
+        const std::size_t size = block_kernels().encode(
+            stream.quantiser, trial, windows.bytes.get(), 0, length, out.get(), work.scratch);
         // Prediction costs speed: it has to win by five percent.
         if (size < best - best / 20) {
             best = size;

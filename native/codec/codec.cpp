@@ -42,7 +42,8 @@ Range items_of_chunk(const Stream& s, std::size_t items, std::size_t chunk) noex
 }
 
 void fail_at(std::atomic<std::uint64_t>& worst, std::size_t chunk, Verdict verdict) noexcept {
-    std::uint64_t mine = (static_cast<std::uint64_t>(chunk) << 8) | static_cast<std::uint8_t>(verdict);
+    std::uint64_t mine =
+        (static_cast<std::uint64_t>(chunk) << 8) | static_cast<std::uint8_t>(verdict);
     std::uint64_t seen = worst.load();
     while (mine < seen && !worst.compare_exchange_weak(seen, mine)) {
     }

@@ -87,9 +87,7 @@ inline M m_not(M a) { return M(_mm256_xor_si256(a.v, _mm256_set1_epi32(-1))); }
 inline std::uint32_t m_bits(M a) {
     return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(a.v)));
 }
-inline F f_select(M m, F yes, F no) {
-    return _mm256_blendv_ps(no, yes, _mm256_castsi256_ps(m.v));
-}
+inline F f_select(M m, F yes, F no) { return _mm256_blendv_ps(no, yes, _mm256_castsi256_ps(m.v)); }
 inline I i_select(M m, I yes, I no) { return _mm256_blendv_epi8(no, yes, m.v); }
 
 // Both halves convert exactly and their sum rounds once: what a direct conversion would give.
@@ -156,7 +154,8 @@ inline I take_words(I x, M need, const std::uint16_t*& p) {
     p += __builtin_popcount(bits);
     return i_select(need, i_or(i_shl<16>(x), words), x);
 }
-// The low halves of the lanes in `give`, in lane order, end where p pointed; p moves to their start.
+// The low halves of the lanes in `give`, in lane order, end where p pointed; p moves to their
+// start.
 inline void give_words(I x, M give, std::uint16_t*& p) {
     const std::uint32_t bits = m_bits(give);
     const int count = __builtin_popcount(bits);
@@ -207,8 +206,8 @@ inline void write_planes(Bytes64 b, int planes, std::uint8_t* out) {
     }
 }
 inline __m256i spread_bits(std::uint32_t bits) {
-    const __m256i pick = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2,
-                                          2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i pick = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
+                                          2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
     const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ULL));
     const __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int>(bits)), pick);
     return _mm256_cmpeq_epi8(_mm256_and_si256(v, bit), bit);
@@ -228,12 +227,12 @@ inline Bytes64 read_planes(const std::uint8_t* in, int planes) {
 inline void merge_half(__m256i bytes, __m128i s, I* q) {
     __m128i half = _mm256_castsi256_si128(bytes);
     q[0] = _mm256_or_si256(q[0], _mm256_sll_epi32(_mm256_cvtepu8_epi32(half), s));
-    q[1] = _mm256_or_si256(
-        q[1], _mm256_sll_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(half, 8)), s));
+    q[1] =
+        _mm256_or_si256(q[1], _mm256_sll_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(half, 8)), s));
     half = _mm256_extracti128_si256(bytes, 1);
     q[2] = _mm256_or_si256(q[2], _mm256_sll_epi32(_mm256_cvtepu8_epi32(half), s));
-    q[3] = _mm256_or_si256(
-        q[3], _mm256_sll_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(half, 8)), s));
+    q[3] =
+        _mm256_or_si256(q[3], _mm256_sll_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(half, 8)), s));
 }
 inline void merge_bytes(Bytes64 b, int slice, I* q) {
     const __m128i s = _mm_cvtsi32_si128(8 * slice);

@@ -22,7 +22,9 @@ inline I i_of_f(F a) { return _mm512_cvtps_epi32(a); }
 inline F f_of_i(I a) { return _mm512_cvtepi32_ps(a); }
 
 inline I i_set(std::int32_t v) { return _mm512_set1_epi32(v); }
-inline I i_iota() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+inline I i_iota() {
+    return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
 inline I i_load(const std::int32_t* p) { return _mm512_loadu_si512(p); }
 inline void i_store(std::int32_t* p, I v) { _mm512_storeu_si512(p, v); }
 inline I i_add(I a, I b) { return _mm512_add_epi32(a, b); }
@@ -100,7 +102,8 @@ inline I take_words(I x, M need, const std::uint16_t*& p) {
     p += __builtin_popcount(need);
     return _mm512_mask_or_epi32(x, need, _mm512_slli_epi32(x, 16), words);
 }
-// The low halves of the lanes in `give`, in lane order, end where p pointed; p moves to their start.
+// The low halves of the lanes in `give`, in lane order, end where p pointed; p moves to their
+// start.
 inline void give_words(I x, M give, std::uint16_t*& p) {
     const int count = __builtin_popcount(give);
     p -= count;
@@ -138,7 +141,8 @@ inline Bytes64 bytes_of(const I* q, int slice) {
 }
 inline void write_planes(Bytes64 b, int planes, std::uint8_t* out) {
     for (int p = 0; p < planes; ++p) {
-        const std::uint64_t m = _mm512_test_epi8_mask(b.v, _mm512_set1_epi8(static_cast<char>(1 << p)));
+        const std::uint64_t m =
+            _mm512_test_epi8_mask(b.v, _mm512_set1_epi8(static_cast<char>(1 << p)));
         std::memcpy(out + 8 * p, &m, 8);
     }
 }
@@ -153,10 +157,14 @@ inline Bytes64 read_planes(const std::uint8_t* in, int planes) {
 }
 inline void merge_bytes(Bytes64 b, int slice, I* q) {
     const __m128i s = _mm_cvtsi32_si128(8 * slice);
-    q[0] = _mm512_or_si512(q[0], _mm512_sll_epi32(_mm512_cvtepu8_epi32(_mm512_castsi512_si128(b.v)), s));
-    q[1] = _mm512_or_si512(q[1], _mm512_sll_epi32(_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(b.v, 1)), s));
-    q[2] = _mm512_or_si512(q[2], _mm512_sll_epi32(_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(b.v, 2)), s));
-    q[3] = _mm512_or_si512(q[3], _mm512_sll_epi32(_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(b.v, 3)), s));
+    q[0] = _mm512_or_si512(q[0],
+                           _mm512_sll_epi32(_mm512_cvtepu8_epi32(_mm512_castsi512_si128(b.v)), s));
+    q[1] = _mm512_or_si512(
+        q[1], _mm512_sll_epi32(_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(b.v, 1)), s));
+    q[2] = _mm512_or_si512(
+        q[2], _mm512_sll_epi32(_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(b.v, 2)), s));
+    q[3] = _mm512_or_si512(
+        q[3], _mm512_sll_epi32(_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(b.v, 3)), s));
 }
 inline std::uint64_t sign_plane(const I* q) {
     std::uint64_t m = 0;

@@ -93,7 +93,8 @@ inline F f_of_half(std::uint16_t h) {
     const U exponent = (h >> 10) & 31;
     const U mantissa = h & 0x3ff;
     if (exponent == 31) return __builtin_bit_cast(F, sign | 0x7f800000u | (mantissa << 13));
-    if (exponent != 0) return __builtin_bit_cast(F, sign | ((exponent + 112) << 23) | (mantissa << 13));
+    if (exponent != 0)
+        return __builtin_bit_cast(F, sign | ((exponent + 112) << 23) | (mantissa << 13));
     const F tiny = static_cast<F>(mantissa) * 5.9604644775390625e-8f;  // 2^-24
     return __builtin_bit_cast(F, __builtin_bit_cast(U, tiny) | sign);
 }
@@ -144,8 +145,7 @@ inline Bytes64 bytes_of(const I* q, int slice) {
 }
 inline void write_planes(Bytes64 b, int planes, std::uint8_t* out) {
     for (int p = 0; p < planes; ++p)
-        for (int g = 0; g < 8; ++g)
-            out[8 * p + g] = static_cast<std::uint8_t>(b.v[g] >> (8 * p));
+        for (int g = 0; g < 8; ++g) out[8 * p + g] = static_cast<std::uint8_t>(b.v[g] >> (8 * p));
 }
 inline Bytes64 read_planes(const std::uint8_t* in, int planes) {
     Bytes64 b;

@@ -48,10 +48,10 @@ constexpr std::size_t item_bytes(Dtype d) {
 
 // How a value becomes a code.
 enum class Rule : std::uint8_t {
-    exact = 0,      // a bijection of the bit pattern
-    plain = 1,      // nearest multiple of the step
-    signs = 2,      // mid-rise bins, zero a code of its own: the sign of every value survives
-    dither = 3,     // nearest multiple of the step after a known random shift; zero a code of its own
+    exact = 0,   // a bijection of the bit pattern
+    plain = 1,   // nearest multiple of the step
+    signs = 2,   // mid-rise bins, zero a code of its own: the sign of every value survives
+    dither = 3,  // nearest multiple of the step after a known random shift; zero a code of its own
     pointwise = 4,  // nearest multiple of the divisor on the magnitude's bit pattern
 };
 
@@ -83,10 +83,12 @@ struct Geometry {
     std::size_t rows = 0;                   // rows of a plane
 };
 
-constexpr std::size_t kBlock = 64;                   // codes of a block
+constexpr std::size_t kBlock = 64;                  // codes of a block
 constexpr std::size_t kRawChunk = 4 * 1024 * 1024;  // items of a chunk that is not encoded
-constexpr std::size_t kBlockChunk = 64 * 1024;       // codes of a chunk of the block codec
-constexpr std::size_t kDenseChunk = 2 * 1024 * 1024;     // codes of a chunk of the dense codec
+constexpr std::size_t kBlockChunk = 64 * 1024;      // codes of a chunk of the block codec
+// Codes of a chunk of the dense codec: lanes 31 x 4 KiB of floats apart do not fight for the same
+// cache sets, as lanes a power of two apart would.
+constexpr std::size_t kDenseChunk = 31 * 64 * 1024;
 
 template <auto V>
 struct Constant {

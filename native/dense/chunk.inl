@@ -1,6 +1,5 @@
 // A chunk of the dense codec: codes through a model into interleaved range coders.
 
-
 // Scratch memory of a chunk, carved out of one buffer. Sizes: dense_scratch_bytes().
 struct Room {
     std::uint16_t* index;        // table * 256 + symbol, in order of time and lane
@@ -10,9 +9,10 @@ struct Room {
     std::uint32_t* shares;       // frequency and cumulative frequency
     std::uint32_t* slots;        // decode tables
     float* across;
-    std::int32_t* tile;          // [lane][kSpan]
-    std::int32_t* extra;         // extra bits of each symbol that has some
+    std::int32_t* tile;   // [lane][kSpan]
+    std::int32_t* extra;  // extra bits of each symbol that has some
     std::uint32_t* escapes;
+    std::uint8_t* has_extra;  // for each time step
     std::int32_t* history;
 };
 
@@ -33,6 +33,7 @@ inline Room room_of(std::uint8_t* base, std::size_t padded, std::size_t columns)
     carve(r.tile, kGroup * kSpan + 64);
     carve(r.extra, padded + 64);
     carve(r.escapes, padded + 64);
+    carve(r.has_extra, padded / kGroup + 64);
     carve(r.history, (history_capacity(columns) + 1) * kGroup);
     return r;
 }
@@ -98,17 +99,18 @@ inline Levels levels_of(I value, int shift) {
 // Steps of one tile through the model: symbols with their tables, extra bits, escapes.
 template <Model M_, bool Looks>
 inline void model_tile(const Weights& w, Clock& clock, std::size_t steps, int shift,
-                       const std::int32_t* rows, Contexts<M_>& contexts, F* carried,
-                       std::size_t at, Room& room, std::uint32_t& escapes) {
+                       const std::int32_t* rows, Contexts<M_>& contexts, F* carried, std::size_t at,
+                       Room& room, std::uint32_t& escapes) {
     F left[kGroupVectors];
     for (int v = 0; v < kGroupVectors; ++v) left[v] = carried[v];
     for (std::size_t t = 0; t < steps; ++t, clock.tick()) {
         const Place place = clock.place();
         const std::int32_t* now = rows + t * kGroup;
         std::uint16_t* index = room.index + at + t * kGroup;
+        bool extra = shift > 0;
         for (int v = 0; v < kGroupVectors; ++v) {
-            const F p = Looks ? prediction(w, place, clock.cut.columns, now, v, left[v])
-                              : f_set(0.0f);
+            const F p =
+                Looks ? prediction(w, place, clock.cut.columns, now, v, left[v]) : f_set(0.0f);
             const I code = i_load(now + kLanes * v);
             if constexpr (Looks) left[v] = f_of_i(code);
             I value = code;
@@ -119,6 +121,7 @@ inline void model_tile(const Weights& w, Clock& clock, std::size_t steps, int sh
             I symbol = i_add(value, i_set(128));
             const M large = m_or(i_less(i_set(64), activity), i_less(activity, i_set(0)));
             if (shift > 0 || m_bits(large) != 0) {
+                extra = true;
                 const Levels l = levels_of(value, shift);
                 const M negative = i_less(value, i_set(0));
                 symbol = i_add(i_select(negative, i_sub(i_set(0), l.level), l.level), i_set(128));
@@ -137,6 +140,7 @@ inline void model_tile(const Weights& w, Clock& clock, std::size_t steps, int sh
             contexts.update(v, place.column, activity);
             i_store_u16(index + kLanes * v, i_add(i_shl<8>(context), symbol));
         }
+        room.has_extra[at / kGroup + t] = extra;
     }
     for (int v = 0; v < kGroupVectors; ++v) carried[v] = left[v];
 }
@@ -155,8 +159,9 @@ inline void count_symbols(const std::uint16_t* index, std::size_t n, std::uint32
 
 // Returns the number of escapes.
 template <Model M_, bool Looks>
-inline std::uint32_t model_chunk(const Quantiser& q, const Geometry& g, const Cut& cut, const void* source,
-                         std::size_t first, std::size_t items, Failures& failed, Room& room) {
+inline std::uint32_t model_chunk(const Quantiser& q, const Geometry& g, const Cut& cut,
+                                 const void* source, std::size_t first, std::size_t items,
+                                 Failures& failed, Room& room) {
     std::uint32_t escapes = 0;
     Clock clock{cut};
     const Weights w = weights_of(g);
@@ -239,7 +244,8 @@ inline std::size_t encode_chunk(const Quantiser& q, const Geometry& g, const voi
     Failures failed{scratch.index, 0};
     std::uint32_t escapes = 0;
     with_model(g, [&](auto model, auto looks) {
-        escapes = model_chunk<model.value, looks.value>(q, g, cut, source, first, items, failed, room);
+        escapes =
+            model_chunk<model.value, looks.value>(q, g, cut, source, first, items, failed, room);
     });
     const int bits = table_bits(room.counts, n);
     const std::uint64_t used = make_tables(room, bits);
@@ -247,9 +253,11 @@ inline std::size_t encode_chunk(const Quantiser& q, const Geometry& g, const voi
     std::uint16_t* const words_end = room.words + 3 * padded + 32;
     std::uint16_t* p = words_end;
     Lanes lanes = fresh_lanes();
-    for (std::size_t t = cut.steps; t-- > 0;)
-        put_group(lanes, room.shares, room.index + t * kGroup, room.extra + t * kGroup, g.shift,
-                  bits, p);
+    for (std::size_t t = cut.steps; t-- > 0;) {
+        const std::uint16_t* index = room.index + t * kGroup;
+        if (room.has_extra[t]) put_extra(lanes, index, room.extra + t * kGroup, g.shift, p);
+        put_group(lanes, room.shares, index, bits, p);
+    }
     const auto words = static_cast<std::size_t>(words_end - p);
 
     std::uint8_t* out = dst + kDenseHeader;
@@ -358,8 +366,8 @@ inline bool unmodel_tile(const Weights& w, Clock& clock, std::size_t steps, int 
         I token[kGroupVectors], guess[kGroupVectors];
         M large{};
         for (int v = 0; v < kGroupVectors; ++v) {
-            const F p = Looks ? prediction(w, place, clock.cut.columns, now, v, left[v])
-                              : f_set(0.0f);
+            const F p =
+                Looks ? prediction(w, place, clock.cut.columns, now, v, left[v]) : f_set(0.0f);
             if constexpr (M_ != Model::code && Looks) guess[v] = i_of_f(p);
             const I context = contexts.at(v, place.column, p);
             const I symbol = take_vector(lanes.x[v], slots, context, bits, word);
@@ -410,7 +418,7 @@ inline bool unmodel_tile(const Weights& w, Clock& clock, std::size_t steps, int 
 template <Model M_, bool Looks>
 inline bool unmodel_chunk(const Quantiser& q, const Geometry& g, const Cut& cut, int bits,
                           std::size_t n, std::size_t first, std::size_t items, const Parts& parts,
-                          Room& room, std::int32_t* words_of_items, void* target) {
+                          Room& room, std::int32_t* words_of_items, bool stream, void* target) {
     Clock clock{cut};
     const Weights w = weights_of(g);
     Contexts<M_> contexts(room.across, cut.columns, g);
@@ -447,21 +455,22 @@ inline bool unmodel_chunk(const Quantiser& q, const Geometry& g, const Cut& cut,
             if (has_word_planes(q))
                 std::memcpy(words_of_items + begin, room.tile + l * kSpan, 4 * count);
             else
-                decode_codes(q, room.tile + l * kSpan, first + begin, count, out + begin * item);
+                decode_codes(q, room.tile + l * kSpan, first + begin, count, stream,
+                             out + begin * item);
         }
     }
     if (has_word_planes(q)) items_of_codes(q.dtype, words_of_items, items, target);
     M wrong{};
     for (int v = 0; v < kGroupVectors; ++v)
-        wrong = m_or(wrong, m_not(i_equal(cursor.lanes.x[v],
-                                          i_set(static_cast<std::int32_t>(kLowState)))));
+        wrong = m_or(
+            wrong, m_not(i_equal(cursor.lanes.x[v], i_set(static_cast<std::int32_t>(kLowState)))));
     return m_bits(wrong) == 0 && cursor.word == safe && cursor.escapes_left == 0;
 }
 
 // False when the bytes are not a chunk of `items` items; then the target's content is undefined.
 inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8_t* in,
                          std::size_t size, std::size_t first, std::size_t items, void* target,
-                         Scratch& scratch) {
+                         bool stream, Scratch& scratch) {
     const std::size_t n = has_word_planes(q) ? 2 * items : items;
     const std::size_t item = item_bytes(q.dtype);
     const Cut cut = cut_of(g, has_word_planes(q), n);
@@ -473,8 +482,9 @@ inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8
     bool fine = false;
     with_model(g, [&](auto model, auto looks) {
         fine = unmodel_chunk<model.value, looks.value>(q, g, cut, bits, n, first, items, parts,
-                                                       room, scratch.codes, target);
+                                                       room, scratch.codes, stream, target);
     });
+    stream_fence();
     if (!fine) return false;
     auto* out = static_cast<std::uint8_t*>(target);
     for (std::uint32_t i = 0; i < parts.failures; ++i)

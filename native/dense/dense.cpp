@@ -10,7 +10,7 @@ std::size_t dense_scratch_bytes(std::size_t n, std::size_t columns) noexcept {
     // Rows count only where every lane holds a whole one.
     const std::size_t width = std::min(columns, padded / 16 + 1);
     const std::size_t tables = (std::size_t{48} * 256 * 7 + (std::size_t{48} << 12)) * 4;
-    const std::size_t per_code = 2 + 6 + 4 + 4;
+    const std::size_t per_code = 2 + 6 + 4 + 4 + 1;
     // 64 lanes of 4 bytes: running means, then a history of 4 (columns + 1) + 512 steps and one.
     const std::size_t per_column = (width + 1) * 256 + (4 * (width + 1) + 513) * 256;
     return padded * per_code + tables + per_column + 64 * 256 * 4 + 64 * 4096;
@@ -20,7 +20,8 @@ std::size_t dense_chunk_capacity(std::size_t n, std::size_t item) noexcept {
     const std::size_t padded = n + n / 8 + 64;
     // Header, tables of 48 contexts with 256 frequencies of at most 16 bits, states, at most three
     // words and one escape a code, every item failed.
-    return small_dense_chunk + 24 + 8 + 48 * (2 + 512) + 8 + 256 + padded * (6 + 4) + n * (4 + item) + 64;
+    return small_dense_chunk + 24 + 8 + 48 * (2 + 512) + 8 + 256 + padded * (6 + 4) +
+           n * (4 + item) + 64;
 }
 
 void sort_positions(std::uint32_t* index, std::size_t count) noexcept {

@@ -1,4 +1,5 @@
-// The dense codec: codes through a context model into range coders. docs/format.md, "Dense payload".
+// The dense codec: codes through a context model into range coders. docs/format.md, "Dense
+// payload".
 #pragma once
 
 #include <cstddef>

@@ -43,10 +43,10 @@ inline I bucket_of(F z, int last) {
 
 // Codes of the recent past, a row of all lanes for each time step, as floats would see them.
 struct History {
-    std::int32_t* rows;      // room for `capacity` rows
-    std::size_t capacity;    // at least columns + 1 + 2 kSpan
-    std::size_t keep;        // rows a prediction may look back
-    std::size_t end = 0;     // rows held
+    std::int32_t* rows;    // room for `capacity` rows
+    std::size_t capacity;  // at least columns + 1 + 2 kSpan
+    std::size_t keep;      // rows a prediction may look back
+    std::size_t end = 0;   // rows held
 
     // Room for one more tile; returns where it goes.
     std::int32_t* extend() {
@@ -74,7 +74,8 @@ struct Weights {
 // The model `code` needs its prediction only as a context: the context's power of two goes into the
 // weights, where it changes no rounding.
 inline Weights weights_of(const Geometry& g) {
-    const float scale = power_of_two(static_cast<Model>(g.model) == Model::code ? -4 - g.shift : -6);
+    const float scale =
+        power_of_two(static_cast<Model>(g.model) == Model::code ? -4 - g.shift : -6);
     const auto w = [&](int i) { return f_set(static_cast<float>(g.weights[i]) * scale); };
     const bool any = (g.weights[0] | g.weights[1] | g.weights[2] | g.weights[3]) != 0;
     return {w(0), w(1), w(2), w(3), any};
@@ -118,7 +119,8 @@ struct Contexts {
         : across(columns_state), gain(f_set(power_of_two(g.gain))) {
         for (int v = 0; v < kGroupVectors; ++v) along[v] = f_set(1.0f);
         if constexpr (has_across(M_))
-            for (std::size_t i = 0; i < (columns == 0 ? 1 : columns) * kGroup; ++i) across[i] = 1.0f;
+            for (std::size_t i = 0; i < (columns == 0 ? 1 : columns) * kGroup; ++i)
+                across[i] = 1.0f;
     }
 
     // 1 + factor (mean - 1): what a mean that starts at 0 would give, without its denormals.
@@ -139,8 +141,8 @@ struct Contexts {
             if constexpr (M_ == Model::across)
                 return bucket_of(grow(down, f_set(8.0f)), kContexts - 1);
             if constexpr (M_ == Model::both)
-                return bucket_of(
-                    f_sub(f_mul(f_add(along[v], down), f_set(4.0f)), f_set(7.0f)), kContexts - 1);
+                return bucket_of(f_sub(f_mul(f_add(along[v], down), f_set(4.0f)), f_set(7.0f)),
+                                 kContexts - 1);
             const I row = bucket_of(grow(along[v], gain), 5);
             return i_add(i_shl<3>(row), bucket_of(grow(down, gain), 7));
         }
@@ -149,8 +151,7 @@ struct Contexts {
     void update(int v, std::size_t column, I activity) {
         const F a = f_of_i(i_add(activity, i_set(1)));
         const F rate = f_set(0.125f);
-        if constexpr (has_along(M_))
-            along[v] = f_add(along[v], f_mul(f_sub(a, along[v]), rate));
+        if constexpr (has_along(M_)) along[v] = f_add(along[v], f_mul(f_sub(a, along[v]), rate));
         if constexpr (has_across(M_)) {
             float* state = across + column * kGroup + kLanes * v;
             const F old = f_load(state);

@@ -8,8 +8,9 @@ constexpr std::size_t kGroup = ELBOWROOM_GROUP;  // lanes: symbols of a group
 constexpr int kGroupVectors = static_cast<int>(kGroup) / kLanes;
 constexpr std::uint32_t kLowState = 1u << 16;
 
-// Symbols stand for levels: 128 is zero, 128 + j and 128 - j are the levels j and -j. Levels up to 64
-// are values; eight levels an octave stand for the values beyond, with extra bits to tell them apart.
+// Symbols stand for levels: 128 is zero, 128 + j and 128 - j are the levels j and -j. Levels up to
+// 64 are values; eight levels an octave stand for the values beyond, with extra bits to tell them
+// apart.
 inline I level_of_symbol(I symbol) { return i_abs(i_sub(symbol, i_set(128))); }
 
 // None for zero and for escapes (symbol 0, level 128).
@@ -29,7 +30,8 @@ struct Lanes {
 
 inline Lanes fresh_lanes() {
     Lanes lanes;
-    for (int v = 0; v < kGroupVectors; ++v) lanes.x[v] = i_set(static_cast<std::int32_t>(kLowState));
+    for (int v = 0; v < kGroupVectors; ++v)
+        lanes.x[v] = i_set(static_cast<std::int32_t>(kLowState));
     return lanes;
 }
 
@@ -42,21 +44,18 @@ inline void put_plain(I& x, I bits, I value, std::uint16_t*& p) {
     x = i_or(i_shlv(x, bits), value);
 }
 
-// Codes the group at `index` (table * 256 + symbol for each lane), moving p down. `shares` holds
-// the frequency in the low half and the cumulative frequency in the high half; `extra` the bits
-// that go with symbols which have some (`shift` more than their level alone).
-inline void put_group(Lanes& lanes, const std::uint32_t* shares, const std::uint16_t* index,
-                      const std::int32_t* extra, int shift, int bits, std::uint16_t*& p) {
-    I at[kGroupVectors], count[kGroupVectors];
-    M any{};
+// The extra bits of a group, if a lane has some; `extra` holds them in the low places.
+inline void put_extra(Lanes& lanes, const std::uint16_t* index, const std::int32_t* extra,
+                      int shift, std::uint16_t*& p) {
+    I count[kGroupVectors];
+    M any{}, many{};
     for (int v = 0; v < kGroupVectors; ++v) {
-        at[v] = i_load_u16(index + kLanes * v);
-        count[v] = extra_bits_of(level_of_symbol(i_and(at[v], i_set(0xff))), shift);
+        const I symbol = i_and(i_load_u16(index + kLanes * v), i_set(0xff));
+        count[v] = extra_bits_of(level_of_symbol(symbol), shift);
         any = m_or(any, i_less(i_set(0), count[v]));
+        many = m_or(many, i_less(i_set(16), count[v]));
     }
     if (m_bits(any) != 0) {
-        M many{};
-        for (int v = 0; v < kGroupVectors; ++v) many = m_or(many, i_less(i_set(16), count[v]));
         if (m_bits(many) != 0) {
             for (int v = kGroupVectors - 1; v >= 0; --v) {
                 const I high = i_max(i_sub(count[v], i_set(16)), i_set(0));
@@ -70,8 +69,14 @@ inline void put_group(Lanes& lanes, const std::uint32_t* shares, const std::uint
             put_plain(lanes.x[v], low, value, p);
         }
     }
+}
+
+// Codes the group at `index` (table * 256 + symbol for each lane), moving p down. `shares` holds
+// the frequency in the low half and the cumulative frequency in the high half.
+inline void put_group(Lanes& lanes, const std::uint32_t* shares, const std::uint16_t* index,
+                      int bits, std::uint16_t*& p) {
     for (int v = kGroupVectors - 1; v >= 0; --v) {
-        const I share = i_gather(shares, at[v]);
+        const I share = i_gather(shares, i_load_u16(index + kLanes * v));
         const I frequency = i_and(share, i_set(0xffff));
         I x = lanes.x[v];
         // x / f must stay below 2^(32 - P).

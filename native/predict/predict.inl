@@ -20,7 +20,8 @@ inline void subtract_earlier(const std::int32_t* codes, std::size_t n, std::size
 inline void add_left(std::int32_t* values, std::size_t n, std::uint32_t carry = 0) {
     std::size_t i = 0;
     for (; i + kLanes <= n; i += kLanes) {
-        const I sum = i_add(i_prefix_sum(i_load(values + i)), i_set(static_cast<std::int32_t>(carry)));
+        const I sum =
+            i_add(i_prefix_sum(i_load(values + i)), i_set(static_cast<std::int32_t>(carry)));
         i_store(values + i, sum);
         carry = static_cast<std::uint32_t>(values[i + kLanes - 1]);
     }

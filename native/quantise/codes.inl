@@ -30,8 +30,9 @@ inline std::uint64_t quantise_block(const typename Lane<D>::Item* src, std::size
     for (int i = 0; i < vectors; ++i) {
         I at{};
         if constexpr (R == Rule::dither)
-            at = i_add(i_iota(), i_set(static_cast<std::int32_t>(
-                                     static_cast<std::uint32_t>(index + kLanes * i))));
+            at = i_add(
+                i_iota(),
+                i_set(static_cast<std::int32_t>(static_cast<std::uint32_t>(index + kLanes * i))));
         q[i] = quantise<D, R>(Lane<D>::load(src + kLanes * i), at, c, good[i]);
         any = m_or(any, m_not(good[i]));
     }
@@ -70,22 +71,27 @@ inline void codes_of_floats(const Quantiser& quantiser, const void* source, std:
 
 template <Dtype D, Rule R>
 inline void floats_of_codes(const Quantiser& quantiser, const std::int32_t* codes,
-                            std::size_t first, std::size_t n, void* target) {
+                            std::size_t first, std::size_t n, bool stream, void* target) {
     using Item = typename Lane<D>::Item;
     const Constants c = constants_of(quantiser);
     auto* dst = static_cast<Item*>(target);
     std::size_t at = 0;
+    if constexpr (D == Dtype::f32 && R != Rule::dither) {
+        if (stream && reinterpret_cast<std::uintptr_t>(target) % 64 == 0)
+            for (; at + kLanes <= n; at += kLanes)
+                f_stream(dst + at, reconstruct<D, R>(i_load(codes + at), i_set(0), c));
+    }
     for (; at + kLanes <= n; at += kLanes) {
-        const I index = i_add(i_iota(), i_set(static_cast<std::int32_t>(
-                                            static_cast<std::uint32_t>(first + at))));
+        const I index = i_add(
+            i_iota(), i_set(static_cast<std::int32_t>(static_cast<std::uint32_t>(first + at))));
         Lane<D>::store(dst + at, reconstruct<D, R>(i_load(codes + at), index, c));
     }
     if (at < n) {
         std::int32_t in[kLanes] = {};
         Item out[kLanes];
         for (std::size_t i = at; i < n; ++i) in[i - at] = codes[i];
-        const I index = i_add(i_iota(), i_set(static_cast<std::int32_t>(
-                                            static_cast<std::uint32_t>(first + at))));
+        const I index = i_add(
+            i_iota(), i_set(static_cast<std::int32_t>(static_cast<std::uint32_t>(first + at))));
         Lane<D>::store(out, reconstruct<D, R>(i_load(in), index, c));
         for (std::size_t i = at; i < n; ++i) dst[i] = out[i - at];
     }
@@ -293,8 +299,8 @@ inline bool with_float_lanes(Dtype d, Rule r, Body&& body) {
 // Codes of n items. `first` is the index of the first in the array, `place` in the chunk; codes has
 // room for whole blocks; `carry` goes on from run to run.
 inline void encode_codes(const Quantiser& q, const void* source, std::size_t first,
-                         std::size_t place, std::size_t n, std::int32_t& carry,
-                         std::int32_t* codes, Failures& failed) {
+                         std::size_t place, std::size_t n, std::int32_t& carry, std::int32_t* codes,
+                         Failures& failed) {
     if (q.rule == Rule::exact) return codes_of_items(q.dtype, source, n, codes);
     if (with_float_lanes(q.dtype, q.rule, [&](auto d, auto r) {
             codes_of_floats<d.value, r.value>(q, source, first, place, n, carry, codes, failed);
@@ -308,15 +314,17 @@ inline void encode_codes(const Quantiser& q, const void* source, std::size_t fir
         case Rule::dither:
             return codes_of_doubles<Rule::dither>(q, source, first, place, n, carry, codes, failed);
         default:
-            return codes_of_doubles<Rule::pointwise>(q, source, first, place, n, carry, codes, failed);
+            return codes_of_doubles<Rule::pointwise>(q, source, first, place, n, carry, codes,
+                                                     failed);
     }
 }
 
+// `stream`: write around the caches where that is possible; the caller fences.
 inline void decode_codes(const Quantiser& q, const std::int32_t* codes, std::size_t first,
-                         std::size_t n, void* target) {
+                         std::size_t n, bool stream, void* target) {
     if (q.rule == Rule::exact) return items_of_codes(q.dtype, codes, n, target);
     if (with_float_lanes(q.dtype, q.rule, [&](auto d, auto r) {
-            floats_of_codes<d.value, r.value>(q, codes, first, n, target);
+            floats_of_codes<d.value, r.value>(q, codes, first, n, stream, target);
         }))
         return;
     switch (q.rule) {

@@ -1,12 +1,14 @@
 """Arrays and bounds of every kind, for the tests of the codec."""
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from elbowroom import Bound
+from elbowroom import Blob, Bound, decode, encode
+from elbowroom.codec.blob import largest_nbytes
 from elbowroom.codec.bound import Array
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -109,3 +111,20 @@ def bounds() -> st.SearchStrategy[Bound]:
 def same_bits(x: Array, y: Array) -> bool:
     """Whether two arrays are equal bit for bit, NaNs included."""
     return Bound.lossless().holds(x, y)
+
+
+def native_order(x: Array) -> Array:
+    return x if isinstance(x, torch.Tensor) else x.astype(x.dtype.newbyteorder("="))
+
+
+def check(x: Array, bound: Bound, **options: Any) -> Blob:
+    """Encode, decode, and hold the result against everything that is promised."""
+    blob = encode(x, bound, **options)
+    y = decode(blob)
+    expected = native_order(x)
+    assert type(y) is (torch.Tensor if isinstance(x, torch.Tensor) else np.ndarray)
+    assert bound.holds(expected, y)
+    assert blob.nbytes == len(blob.tobytes())
+    assert blob.nbytes <= largest_nbytes(x.ndim, blob.item_count, expected.dtype.itemsize)
+    assert (blob.shape, blob.dtype, blob.bound) == (tuple(x.shape), expected.dtype, bound)
+    return blob

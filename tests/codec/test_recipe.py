@@ -18,11 +18,12 @@ DITHERED = Recipe(
     step=0.5,
     inverse=2.0,
     limit=0.25,
-    method=Model.BOTH,
+    method=Model.GRID,
     columns=28,
     rows=7,
     weights=(64, -64, 32767, -32768),
-    shift=31,
+    shift=22,
+    gain=-20,
 )
 EXACT = Recipe(codec=Codec.BLOCK, dtype=Dtype.I16)
 POINTWISE = Recipe(
@@ -35,8 +36,8 @@ def test_bytes_are_those_of_the_page() -> None:
     assert len(data) == 64
     assert data[:8] == bytes([2, 3, 3, 1, 4, 3, 2, 1])
     assert struct.unpack("<3d", data[8:32]) == (0.5, 2.0, 0.25)
-    assert data[32:44] == bytes([4, 0, 0, 0, 28, 0, 0, 0, 7, 0, 0, 0])
-    assert data[44:] == bytes.fromhex("4000 c0ff ff7f 0080 1f") + bytes(11)
+    assert data[32:44] == bytes([5, 0, 0, 0, 28, 0, 0, 0, 7, 0, 0, 0])
+    assert data[44:] == bytes.fromhex("4000 c0ff ff7f 0080 16 ec") + bytes(10)
 
 
 @pytest.mark.parametrize("recipe", [DITHERED, EXACT, POINTWISE])
@@ -66,14 +67,18 @@ def test_unpack_is_the_inverse_of_pack(recipe: Recipe) -> None:
         ("inverse", DITHERED, 16, struct.pack("<d", float("inf"))),
         ("limit", DITHERED, 24, struct.pack("<d", 1e300)),
         ("method", EXACT, 32, b"\x04"),
-        ("method", DITHERED, 32, b"\x05"),
+        ("method", DITHERED, 32, b"\x06"),
         ("reserved", EXACT, 33, b"\x01"),
         ("columns", EXACT, 32, b"\x02"),
         ("rows", EXACT, 32, b"\x03\0\0\0\x05"),
         ("weights", EXACT, 44, b"\x01"),
-        ("shift", DITHERED, 52, b"\x20"),
+        ("shift", DITHERED, 52, b"\x17"),
         ("shift", EXACT, 52, b"\x01"),
-        ("reserved", EXACT, 53, b"\x01"),
+        ("gain", DITHERED, 53, b"\x15"),
+        ("gain", DITHERED, 53, b"\xeb"),
+        ("gain", DITHERED, 32, b"\x04"),
+        ("gain", EXACT, 53, b"\x01"),
+        ("reserved", EXACT, 54, b"\x01"),
         ("reserved", EXACT, 63, b"\x01"),
     ],
 )
@@ -112,16 +117,16 @@ def test_what_the_format_forbids_is_not_packed(fields: dict[str, Any]) -> None:
         (Codec.RAW, Dtype.F64, 0, 0, 4194304),
         (Codec.BLOCK, Dtype.F32, 100, 100, 65536),
         (Codec.BLOCK, Dtype.I64, 0, 0, 32768),
-        (Codec.DENSE, Dtype.F32, 0, 0, 1048576),
-        (Codec.DENSE, Dtype.I64, 0, 0, 524288),
-        (Codec.DENSE, Dtype.F32, 0, 9, 1048576),
-        (Codec.DENSE, Dtype.F32, 100, 0, 1043200),
-        (Codec.DENSE, Dtype.F32, 100, 100, 640000),
-        (Codec.DENSE, Dtype.F32, 128, 128, 1048576),
-        (Codec.DENSE, Dtype.F32, 129, 128, 1048512),
-        (Codec.DENSE, Dtype.F32, 16385, 1, 1048576),
-        (Codec.DENSE, Dtype.I64, 100, 0, 518400),
-        (Codec.DENSE, Dtype.I64, 16384, 0, 524288),
+        (Codec.DENSE, Dtype.F32, 0, 0, 2031616),
+        (Codec.DENSE, Dtype.I64, 0, 0, 1015808),
+        (Codec.DENSE, Dtype.F32, 0, 9, 2031616),
+        (Codec.DENSE, Dtype.F32, 100, 0, 317 * 6400),
+        (Codec.DENSE, Dtype.F32, 100, 100, 3 * 640000),
+        (Codec.DENSE, Dtype.F32, 256, 124, 2031616),
+        (Codec.DENSE, Dtype.F32, 257, 124, 123 * 64 * 257),
+        (Codec.DENSE, Dtype.F32, 31745, 1, 2031616),
+        (Codec.DENSE, Dtype.I64, 100, 0, 158 * 6400),
+        (Codec.DENSE, Dtype.I64, 31744, 0, 1015808),
     ],
 )
 def test_length_of_a_chunk(

@@ -366,6 +366,6 @@ def _check_sizes(recipe: Recipe, items: int, sizes: NDArray[np.uint32]) -> None:
 
 def _smallest_chunk(recipe: Recipe, items: int) -> int:
     if recipe.codec == Codec.DENSE:
-        return 24 + 8 + 256  # fields, mask of the tables, states
+        return 24 + 8 + 64  # fields, mask of the tables, states of 16 lanes
     blocks = -(-items * (2 if recipe.has_word_planes else 1) // 64)
     return 4 + (blocks + 3) // 4 * 4

@@ -134,9 +134,9 @@ class Recipe:
             return 4194304
         if self.codec == Codec.BLOCK:
             return 32768 if self.has_word_planes else 65536
-        most = 1048576 if self.has_word_planes else 2097152
+        most = 1015808 if self.has_word_planes else 2031616
         group = 64 * next(
-            size for size in (self.columns * self.rows, self.columns, 1) if 1 <= size <= 32768
+            size for size in (self.columns * self.rows, self.columns, 1) if 1 <= size <= 31744
         )
         return most // group * group or most
 

@@ -34,6 +34,7 @@ METHODS: list[dict[str, Any]] = [
     {"codec": Codec.DENSE, "method": Model.ALONG, "weights": (40, 30, -20, 10), "columns": 7},
     {"codec": Codec.DENSE, "method": Model.ACROSS, "columns": 2, "rows": 2, "shift": 12},
     {"codec": Codec.DENSE, "method": Model.BOTH, "columns": 5, "weights": (-32768, 32767, 1, -1)},
+    {"codec": Codec.DENSE, "method": Model.GRID, "columns": 3, "gain": -2, "shift": 22},
 ]
 
 
@@ -107,13 +108,12 @@ def test_chunks_decode_alone(method: dict[str, Any]) -> None:
 
 
 def test_chunks_of_the_dense_codec() -> None:
-    # 64 x 8200 items a chunk.
+    # 64 x 16400 items a chunk: twice as many would be too many.
     recipe = Recipe(
-        codec=Codec.DENSE, dtype=Dtype.I32, method=Model.ALONG, columns=8200, weights=(0, 64, 0, 0)
+        codec=Codec.DENSE, dtype=Dtype.I32, method=Model.ALONG, columns=16400, weights=(0, 64, 0, 0)
     )
-    t = np.arange(64 * 8200 + 1000)
-    items = (t % 8200 + t // 8200).astype(np.int32)
-    assert recipe.chunk_items == 64 * 8200
+    items = np.random.default_rng(0).integers(0, 9, 64 * 16400 + 1000).astype(np.int32)
+    assert recipe.chunk_items == 64 * 16400
     assert both_ways(recipe, items).tolist() == items.tolist()
 
 

@@ -45,11 +45,22 @@ def test_frequencies_sum_to_a_power_of_two() -> None:
             assert np.array_equal(f > 0, counts > 0)
 
 
-def test_precision() -> None:
-    few = np.array([counts_of(*[1] * 40), counts_of(*[1] * 24), counts_of()])
-    many = np.array([counts_of(*[1] * 40), counts_of(*[1] * 25), counts_of()])
-    assert [choose_precision(n, few) for n in (32767, 32768)] == [11, 11]
-    assert [choose_precision(n, many) for n in (32767, 32768)] == [11, 12]
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        # 64 symbols in two contexts, and 65; a third context does not occur.
+        ([1] * 40, [1] * 24, 11),
+        ([1] * 40, [1] * 25, 12),
+        # One of 64 is not less than a 64th, one of 65 is; a single symbol is no reason.
+        ([63, 1], [5], 11),
+        ([64, 1], [5], 12),
+        ([1000], [1000], 11),
+    ],
+)
+def test_precision(first: list[int], second: list[int], expected: int) -> None:
+    counts = np.array([counts_of(*first), counts_of(*second), counts_of()])
+    assert choose_precision(32767, counts) == 11
+    assert choose_precision(32768, counts) == expected
 
 
 def test_known_bits() -> None:

@@ -24,9 +24,14 @@ def context_count(recipe: Recipe) -> int:
 
 
 def bucket(z: NDArray[Any], last: int) -> NDArray[np.int64]:
-    """Two buckets an octave of 1 + z, counted from 0 and at most `last`."""
-    pattern = (_ONE + z).astype(np.float32).view(np.uint32).astype(np.int64)
+    """Two buckets an octave of z, counted from 0 for z = 1 and at most `last`."""
+    pattern = z.astype(np.float32, copy=False).view(np.uint32).astype(np.int64)
     return np.minimum((pattern >> 22) - 254, last)
+
+
+def grow(z: NDArray[Any], factor: np.float32) -> NDArray[Any]:
+    """The distance of z from 1 times a factor, and 1 again."""
+    return z * factor - (factor - _ONE)
 
 
 class Lanes:
@@ -89,9 +94,9 @@ class Walk:
         # The order of the sum is part of the format.
         left, above, above_left, above_right = (np.float32(w / 64) for w in recipe.weights)
         self.weights = left, above, above_left, above_right
-        self.along = np.zeros(lanes.count, dtype=np.float32)
+        self.along = np.ones(lanes.count, dtype=np.float32)
         columns = lanes.columns if lanes.has_rows else 1
-        self.across = np.zeros((columns, lanes.count), dtype=np.float32)
+        self.across = np.ones((columns, lanes.count), dtype=np.float32)
 
     def predict(self, codes: Codes, t: int) -> NDArray[Any]:
         """What the neighbours say about the codes at time t."""
@@ -106,21 +111,21 @@ class Walk:
         """The table of every lane's symbol at time t, from prediction and earlier activity."""
         h, v = self.along, self.across[self.lanes.column(t)]
         if self.model == Model.CODE:
-            b = bucket(np.abs(p) * np.float32(2.0 ** (2 - self.shift)), _CODE_BUCKETS - 1)
+            b = bucket(np.abs(p * np.float32(2.0 ** (2 - self.shift))) + _ONE, _CODE_BUCKETS - 1)
             return np.where(np.signbit(p), _CODE_BUCKETS + b, b)
         if self.model == Model.FLAT:
             return np.zeros(self.lanes.count, dtype=np.int64)
         if self.model == Model.ALONG:
-            return bucket(np.float32(8.0) * h, _CONTEXTS - 1)
+            return bucket(grow(h, np.float32(8.0)), _CONTEXTS - 1)
         if self.model == Model.ACROSS:
-            return bucket(np.float32(8.0) * v, _CONTEXTS - 1)
+            return bucket(grow(v, np.float32(8.0)), _CONTEXTS - 1)
         if self.model == Model.BOTH:
-            return bucket((h + v) * np.float32(4.0), _CONTEXTS - 1)
-        return 8 * bucket(h * self.gain, 5) + bucket(v * self.gain, 7)
+            return bucket((h + v) * np.float32(4.0) - np.float32(7.0), _CONTEXTS - 1)
+        return 8 * bucket(grow(h, self.gain), 5) + bucket(grow(v, self.gain), 7)
 
     def update(self, activity: NDArray[np.int64], t: int) -> None:
         """Let the activity at time t enter the running means."""
-        a = activity.astype(np.float32)
+        a = (activity + 1).astype(np.float32)
         column = self.lanes.column(t)
         self.along += (a - self.along) * _EIGHTH
         self.across[column] += (a - self.across[column]) * _EIGHTH
