@@ -13,6 +13,7 @@ T get(const std::uint8_t* bytes, std::size_t at) {
     return v;
 }
 
+bool is_positive_zero(double v) { return v == 0 && !std::signbit(v); }
 bool is_float32(double v) { return static_cast<double>(static_cast<float>(v)) == v; }
 
 bool is_float(Dtype d) {
@@ -21,7 +22,8 @@ bool is_float(Dtype d) {
 
 bool check_quantiser(const Quantiser& q) {
     if (q.rule == Rule::exact)
-        return q.step == 0 && q.inverse == 0 && q.bound == 0 && !q.negative_zero && q.seed == 0;
+        return is_positive_zero(q.step) && is_positive_zero(q.inverse) &&
+               is_positive_zero(q.bound) && !q.negative_zero && q.seed == 0;
     if (!is_float(q.dtype)) return false;
     for (const double v : {q.step, q.inverse, q.bound}) {
         if (!(std::isfinite(v) && v > 0)) return false;

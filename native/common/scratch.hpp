@@ -6,10 +6,6 @@
 #include <cstdlib>
 #include <memory>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 namespace elbowroom {
 
 struct Scratch {
@@ -28,15 +24,8 @@ using Buffer = std::unique_ptr<T[], Free>;
 // Uninitialised and possibly null: the caller checks.
 template <class T>
 Buffer<T> make_buffer(std::size_t count) {
-    constexpr std::size_t huge = std::size_t{2} << 20;
-    const std::size_t align = count * sizeof(T) >= 2 * huge ? huge : 64;
-    const std::size_t bytes = (count * sizeof(T) + align) / align * align;
-    void* const p = std::aligned_alloc(align, bytes);
-#if defined(__linux__)
-    // Tables are read at random and everything else streams: both like large pages.
-    if (p != nullptr && align == huge) madvise(p, bytes, MADV_HUGEPAGE);
-#endif
-    return Buffer<T>(static_cast<T*>(p));
+    const std::size_t bytes = (count * sizeof(T) + 64) / 64 * 64;
+    return Buffer<T>(static_cast<T*>(std::aligned_alloc(64, bytes)));
 }
 
 }  // namespace elbowroom

@@ -102,7 +102,8 @@ inline std::uint16_t half_of_f(F v) {
     const U bits = __builtin_bit_cast(U, v);
     const U sign = (bits >> 16) & 0x8000;
     const U magnitude = bits & INT32_MAX;
-    if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00);
+    if (magnitude > 0x7f800000u)
+        return static_cast<std::uint16_t>(sign | 0x7e00 | ((magnitude >> 13) & 0x3ff));
     if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00);
     if (magnitude < 0x38800000u) {
         // Adding 2^-1 lets the unit round to a multiple of 2^-24, the spacing of half denormals.

@@ -16,4 +16,5 @@ constexpr std::int32_t kMostActive = 16384;
 
 // A set of counters and a little more: sets a multiple of 4 KiB apart would look alike to the
 // processor's store buffer.
+constexpr std::size_t kCounterSets = 4;
 constexpr std::size_t kCounters = kFrequencies + 336;

@@ -17,7 +17,11 @@ namespace wide {
 //
 #include "dense/model.inl"
 //
-#include "dense/chunk.inl"
+#include "dense/room.inl"
+//
+#include "dense/encode.inl"
+//
+#include "dense/decode.inl"
 //
 #include "dense/cost.inl"
 #undef ELBOWROOM_GROUP
@@ -29,7 +33,11 @@ namespace narrow {
 //
 #include "dense/model.inl"
 //
-#include "dense/chunk.inl"
+#include "dense/room.inl"
+//
+#include "dense/encode.inl"
+//
+#include "dense/decode.inl"
 #undef ELBOWROOM_GROUP
 }  // namespace narrow
 

@@ -29,7 +29,7 @@ inline Cut cut_of(const Geometry& g, bool word_planes, std::size_t n) {
     // The product is below 2^64: both factors are 32-bit numbers.
     const std::size_t units[2] = {columns * g.rows, columns};
     for (const std::size_t unit : units) {
-        if (unit < 1 || unit > most) continue;
+        if (unit <= 1 || unit > most) continue;
         const std::size_t steps = steps_for(unit);
         if (steps * kGroup <= most) return {steps, columns, unit == columns * g.rows ? g.rows : 0};
     }

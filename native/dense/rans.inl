@@ -30,6 +30,7 @@ struct Lanes {
 
 inline Lanes fresh_lanes() {
     Lanes lanes;
+#pragma GCC unroll 4
     for (int v = 0; v < kGroupVectors; ++v)
         lanes.x[v] = i_set(static_cast<std::int32_t>(kLowState));
     return lanes;
@@ -49,6 +50,7 @@ inline void put_extra(Lanes& lanes, const std::uint16_t* index, const std::int32
                       int shift, std::uint16_t*& p) {
     I count[kGroupVectors];
     M any{}, many{};
+#pragma GCC unroll 4
     for (int v = 0; v < kGroupVectors; ++v) {
         const I symbol = i_and(i_load_u16(index + kLanes * v), i_set(0xff));
         count[v] = extra_bits_of(level_of_symbol(symbol), shift);
@@ -57,12 +59,14 @@ inline void put_extra(Lanes& lanes, const std::uint16_t* index, const std::int32
     }
     if (m_bits(any) != 0) {
         if (m_bits(many) != 0) {
+#pragma GCC unroll 4
             for (int v = kGroupVectors - 1; v >= 0; --v) {
                 const I high = i_max(i_sub(count[v], i_set(16)), i_set(0));
                 const I value = i_and(i_shr<16>(i_load(extra + kLanes * v)), low_mask(high));
                 put_plain(lanes.x[v], high, value, p);
             }
         }
+#pragma GCC unroll 4
         for (int v = kGroupVectors - 1; v >= 0; --v) {
             const I low = i_min(count[v], i_set(16));
             const I value = i_and(i_load(extra + kLanes * v), low_mask(low));
@@ -75,6 +79,7 @@ inline void put_extra(Lanes& lanes, const std::uint16_t* index, const std::int32
 // the frequency in the low half and the cumulative frequency in the high half.
 inline void put_group(Lanes& lanes, const std::uint32_t* shares, const std::uint16_t* index,
                       int bits, std::uint16_t*& p) {
+#pragma GCC unroll 4
     for (int v = kGroupVectors - 1; v >= 0; --v) {
         const I share = i_gather(shares, i_load_u16(index + kLanes * v));
         const I frequency = i_and(share, i_set(0xffff));
@@ -121,12 +126,14 @@ inline I take_plain(I& x, I bits, const std::uint16_t*& p) {
 inline void take_extra(Lanes& lanes, const I* level, int shift, const std::uint16_t*& p, I* extra) {
     I count[kGroupVectors];
     M many{};
+#pragma GCC unroll 4
     for (int v = 0; v < kGroupVectors; ++v) {
         count[v] = extra_bits_of(level[v], shift);
         many = m_or(many, i_less(i_set(16), count[v]));
         extra[v] = take_plain(lanes.x[v], i_min(count[v], i_set(16)), p);
     }
     if (m_bits(many) == 0) return;
+#pragma GCC unroll 4
     for (int v = 0; v < kGroupVectors; ++v) {
         const I high = i_max(i_sub(count[v], i_set(16)), i_set(0));
         extra[v] = i_or(extra[v], i_shl<16>(take_plain(lanes.x[v], high, p)));

@@ -130,11 +130,12 @@ inline std::uint8_t* write_tables(const std::uint32_t* frequencies, std::uint64_
 
 // Fills the decode slots of every context: those that do not occur get slots that lead nowhere, so
 // that bytes which claim otherwise end in states that fail the final check.
-inline bool read_tables(const std::uint8_t* in, std::size_t size, int bits, std::uint32_t* slots) {
+inline bool read_tables(const std::uint8_t* in, std::size_t size, int bits, int contexts,
+                        std::uint32_t* slots) {
     if (size < 8 || size % 8 != 0) return false;
     std::uint64_t used;
     std::memcpy(&used, in, 8);
-    if ((used >> kContexts) != 0) return false;
+    if ((used >> contexts) != 0) return false;
     BitReader reader{in + 8, in + size};
     for (int c = 0; c < kContexts; ++c) {
         std::uint32_t* table = slots + (static_cast<std::size_t>(c) << bits);
@@ -147,7 +148,10 @@ inline bool read_tables(const std::uint8_t* in, std::size_t size, int bits, std:
         std::uint32_t at = 0;
         for (std::uint32_t s = lowest; s <= highest; ++s) {
             const auto length = static_cast<int>(reader.take(4));
-            if (length == 0) continue;
+            if (length == 0) {
+                if (s == lowest || s == highest) return false;
+                continue;
+            }
             std::uint32_t f = 1;
             if (length > 1) f = (1u << (length - 1)) | reader.take(length - 1);
             if (reader.short_of || f > (1u << bits) - at) return false;

@@ -32,6 +32,13 @@ def test_bytes_at_odd_addresses() -> None:
             assert torch.equal(decode(memoryview(data)[1:], backend=backend), decode(blob))
 
 
+def test_a_tensor_goes_back_to_its_device() -> None:
+    blob = encode(torch.randn(5), BOUND)
+    blob.device = torch.device("meta")  # the only other device of every machine
+    assert decode(blob).device.type == "meta"
+    assert decode(blob.tobytes()).device.type == "cpu"
+
+
 # --- out ---------------------------------------------------------------------------------------
 
 
@@ -210,7 +217,7 @@ er.decode(er.encode(x[:1 << 20], er.Bound.absolute(1e-2), codec=sys.argv[1]))
 before = kilobytes("VmRSS")
 blob = er.encode(x, er.Bound.absolute(1e-2), codec=sys.argv[1], threads=2)
 peak, after = (1024 * (kilobytes(key) - before) for key in ("VmHWM", "VmRSS"))
-workspace = 2 * 12_000_000  # of two threads, whatever the array; malloc may hold on to it
+workspace = 2 * 20_000_000  # of two threads, whatever the array; kept for later calls
 assert peak <= blob.nbytes + 0.05 * x.nbytes + workspace, (peak, blob.nbytes)
 assert after <= 1.02 * blob.nbytes + workspace, (after, blob.nbytes)
 """

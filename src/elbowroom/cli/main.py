@@ -12,7 +12,7 @@ from elbowroom.errors import ElbowroomError
 # Each verb is a module of this package that holds either a function of the same
 # name (a command) or `app`, a typer.Typer (a group of commands). Help lists them
 # in this order.
-VERBS = ("encode", "decode", "inspect", "bench", "doctor")
+VERBS = ("demo", "encode", "decode", "inspect", "bench", "doctor")
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2

@@ -10,11 +10,13 @@ def checksum(data: bytes) -> int:
     """The checksum of some bytes."""
     filled = data + bytes(-len(data) % (4 * _LANES))
     words = np.frombuffer(filled, dtype="<u4").reshape(-1, _LANES)
-    running = np.cumsum(words, axis=0, dtype=np.uint32)
-    firsts = words.sum(axis=0, dtype=np.uint32)
-    seconds = running.sum(axis=0, dtype=np.uint32)
+    a = np.zeros(_LANES, dtype=np.uint32)
+    b = np.zeros(_LANES, dtype=np.uint32)
+    for row in words:
+        a += row
+        b = ((b << np.uint32(7)) | (b >> np.uint32(25))) + a
     h = 0x9E3779B97F4A7C15 ^ len(data)
-    for a, b in zip(firsts.tolist(), seconds.tolist(), strict=True):
-        h = (h ^ (b << 32 | a)) * 0xD6E8FEB86659FD93 & _MASK
+    for first, second in zip(a.tolist(), b.tolist(), strict=True):
+        h = (h ^ (second << 32 | first)) * 0xD6E8FEB86659FD93 & _MASK
         h ^= h >> 32
-    return (h ^ h >> 32) & 0xFFFFFFFF
+    return h & 0xFFFFFFFF

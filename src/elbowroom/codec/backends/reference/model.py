@@ -100,6 +100,8 @@ class Walk:
 
     def predict(self, codes: Codes, t: int) -> NDArray[Any]:
         """What the neighbours say about the codes at time t."""
+        if not np.any(self.weights):
+            return np.zeros(self.lanes.count, dtype=np.float32)
         w_left, w_above, w_above_left, w_above_right = self.weights
         left, above, above_left, above_right = (
             c.astype(np.float32) for c in self.lanes.neighbours(codes, t)

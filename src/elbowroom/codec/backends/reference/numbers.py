@@ -50,9 +50,13 @@ def narrow(dtype: Dtype, values: Items) -> Items:
         return values
     with np.errstate(all="ignore"):
         halves = values.astype(np.float16)
-    # Only forged codes reconstruct to NaN; which one is then a matter of the processor.
-    quiet = np.where(np.signbit(values), np.uint16(0xFE00), np.uint16(0x7E00)).view(np.float16)
-    return np.where(np.isnan(values), quiet, halves)
+    # Only forged codes reconstruct to NaN: quiet, with what fits of the mantissa.
+    bits = values.view(np.uint32)
+    sign = (bits >> np.uint32(16)) & np.uint32(0x8000)
+    quiet = (sign | np.uint32(0x7E00) | ((bits >> np.uint32(13)) & np.uint32(0x3FF))).astype(
+        np.uint16
+    )
+    return np.where(np.isnan(values), quiet.view(np.float16), halves)
 
 
 def nearest_int(values: Items) -> NDArray[np.int64]:

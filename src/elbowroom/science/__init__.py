@@ -1,0 +1,1 @@
+"""Real data and real models, one field of science a package."""
