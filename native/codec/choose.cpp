@@ -75,6 +75,40 @@ bool take_windows(const Geometry& g, std::size_t item, const void* source, std::
     return true;
 }
 
+// To 64ths, so that the sum is right too: an error in it would shift every prediction by a share of
+// the field's mean. A sum near one is meant to be one.
+void round_together(const double* w, std::int16_t* weights) {
+    double sum = 0;
+    for (int i = 0; i < 4; ++i) sum += 64.0 * w[i];
+    long missing = std::lrint(std::fabs(sum - 64.0) < 2.0 ? 64.0 : sum);
+    for (int i = 0; i < 4; ++i) {
+        weights[i] = static_cast<std::int16_t>(std::floor(64.0 * w[i]));
+        missing -= weights[i];
+    }
+    bool raised[4] = {};
+    for (; missing > 0; --missing) {
+        int most = -1;
+        double best = -1e300;
+        for (int i = 0; i < 4; ++i) {
+            const double rest = 64.0 * w[i] - weights[i] - (raised[i] ? 2.0 : 0.0);
+            // A weight of zero stays: its neighbour may not exist.
+            if (w[i] != 0 && rest > best) {
+                best = rest;
+                most = i;
+            }
+        }
+        if (most < 0) return;
+        ++weights[most];
+        raised[most] = true;
+    }
+    for (; missing < 0; ++missing) {
+        int least = 0;
+        for (int i = 1; i < 4; ++i)
+            if (w[i] != 0 && 64.0 * w[i] - weights[i] < 64.0 * w[least] - weights[least]) least = i;
+        --weights[least];
+    }
+}
+
 // Least-squares weights of the four neighbours, from every third code that has them all.
 struct Fit {
     double moment[4][5] = {};
@@ -109,8 +143,7 @@ struct Fit {
             w[i] /= m[i][i];
             if (!(std::fabs(w[i]) < 8.0)) return false;
         }
-        for (int i = 0; i < 4; ++i)
-            weights[i] = static_cast<std::int16_t>(i < terms ? std::lrint(64.0 * w[i]) : 0);
+        round_together(w, weights);
         return true;
     }
 };

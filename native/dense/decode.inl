@@ -139,7 +139,7 @@ inline bool unmodel_tile(const Weights& w, Clock& clock, std::size_t steps, int 
 template <Model M_, bool Looks>
 inline bool unmodel_chunk(const Quantiser& q, const Geometry& g, const Cut& cut, int bits,
                           std::size_t n, std::size_t first, std::size_t items, const Parts& parts,
-                          Room& room, std::int32_t* words_of_items, bool stream, void* target) {
+                          Room& room, std::int32_t* words_of_items, void* target) {
     Clock clock{cut};
     const Weights w = weights_of(g);
     Contexts<M_> contexts(room.across, cut.columns, g);
@@ -175,12 +175,16 @@ inline bool unmodel_chunk(const Quantiser& q, const Geometry& g, const Cut& cut,
             const std::size_t begin = l * cut.steps + t;
             const std::size_t count = begin >= n ? 0 : n - begin < steps ? n - begin : steps;
             for (std::size_t i = count; i < steps; ++i)
-                if (room.tile[l * kSpan + i] != 0) return false;  // a writer fills with zeros
+                if (room.tile[l * kStride + i] != 0) return false;  // a writer fills with zeros
             if (count == 0) continue;
+            // Lanes are far apart: the next tile of this one is asked for while the others have a
+            // turn.
+            for (std::size_t i = 0; i < steps * item; i += 64)
+                __builtin_prefetch(out + (begin + steps) * item + i, 1);
             if (has_word_planes(q))
-                std::memcpy(words_of_items + begin, room.tile + l * kSpan, 4 * count);
+                std::memcpy(words_of_items + begin, room.tile + l * kStride, 4 * count);
             else
-                decode_codes(q, room.tile + l * kSpan, first + begin, count, stream,
+                decode_codes(q, room.tile + l * kStride, first + begin, count, false,
                              out + begin * item);
         }
     }
@@ -196,7 +200,7 @@ inline bool unmodel_chunk(const Quantiser& q, const Geometry& g, const Cut& cut,
 // False when the bytes are not a chunk of `items` items; then the target's content is undefined.
 inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8_t* in,
                          std::size_t size, std::size_t first, std::size_t items, void* target,
-                         bool stream, Scratch& scratch) {
+                         Scratch& scratch) {
     const std::size_t n = has_word_planes(q) ? 2 * items : items;
     const std::size_t item = item_bytes(q.dtype);
     const Cut cut = cut_of(g, has_word_planes(q), n);
@@ -210,9 +214,8 @@ inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8
     bool fine = false;
     with_model(g, [&](auto model, auto looks) {
         fine = unmodel_chunk<model.value, looks.value>(q, g, cut, bits, n, first, items, parts,
-                                                       room, scratch.codes, stream, target);
+                                                       room, scratch.codes, target);
     });
-    stream_fence();
     if (!fine) return false;
     auto* out = static_cast<std::uint8_t*>(target);
     for (std::uint32_t i = 0; i < parts.failures; ++i)

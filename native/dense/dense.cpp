@@ -11,9 +11,10 @@ std::size_t dense_scratch_bytes(std::size_t n, std::size_t columns) noexcept {
     const std::size_t width = std::min(columns, padded / 16 + 1);
     const std::size_t tables = (std::size_t{48} * 256 * 7 + (std::size_t{48} << 12)) * 4;
     const std::size_t per_code = 2 + 6 + 4 + 4 + 1;
-    // 64 lanes of 4 bytes: running means, then a history of 4 (columns + 1) + 512 steps and one.
-    const std::size_t per_column = (width + 1) * 256 + (4 * (width + 1) + 513) * 256;
-    return padded * per_code + tables + per_column + 64 * 256 * 4 + 64 * 4096;
+    // 64 lanes of 4 bytes: running means, then a history of 4 (columns + 1) + 2048 steps and one;
+    // then a tile.
+    const std::size_t per_column = (width + 1) * 256 + (4 * (width + 1) + 2049) * 256;
+    return padded * per_code + tables + per_column + 64 * 1040 * 4 + 64 * 4096;
 }
 
 std::size_t dense_chunk_capacity(std::size_t n, std::size_t item) noexcept {

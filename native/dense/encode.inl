@@ -103,7 +103,7 @@ inline std::uint32_t model_chunk(const Quantiser& q, const Geometry& g, const Cu
         const std::size_t steps = cut.steps - t < kSpan ? cut.steps - t : kSpan;
         for (std::size_t l = 0; l < kGroup; ++l)
             codes_of_run(q, static_cast<const std::uint8_t*>(source), first, items,
-                         l * cut.steps + t, steps, carry[l], failed, room.tile + l * kSpan);
+                         l * cut.steps + t, steps, carry[l], failed, room.tile + l * kStride);
         std::int32_t* rows = history.extend();
         lanes_to_rows(room.tile, steps, rows);
         model_tile<M_, Looks>(w, clock, steps, g.shift, rows, contexts, left, t * kGroup, room,

@@ -55,11 +55,11 @@ inline std::size_t encode_chunk(const Quantiser& q, const Geometry& g, const voi
 
 // False when the bytes are not a chunk of `items` items; then the target's content is undefined.
 inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8_t* in,
-                         std::size_t size, std::size_t first, std::size_t items, void* target,
-                         bool stream, Scratch& scratch) {
+                         std::size_t size, std::size_t first, std::size_t items, void* target, bool,
+                         Scratch& scratch) {
     if (size < kDenseHeader || in[1] > 1) return false;
     const auto decode = in[1] == 0 ? wide::decode_chunk : narrow::decode_chunk;
-    return decode(q, g, in, size, first, items, target, stream, scratch);
+    return decode(q, g, in, size, first, items, target, scratch);
 }
 
 inline void codes_chunk(const Quantiser& q, const void* source, std::size_t items,

@@ -1,7 +1,8 @@
 // What the neighbours of a code say about it: a prediction and the context that picks its table.
 
 constexpr int kBuckets = 24;
-constexpr std::size_t kSpan = 256;  // time steps of a tile
+constexpr std::size_t kSpan = 256;           // time steps of a tile
+constexpr std::size_t kStride = kSpan + 16;  // a power of two would crowd the same cache sets
 
 enum class Model : std::uint8_t { code = 0, flat = 1, along = 2, across = 3, both = 4, grid = 5 };
 

@@ -9,7 +9,7 @@ struct Room {
     std::uint32_t* shares;       // frequency and cumulative frequency
     std::uint32_t* slots;        // decode tables
     float* across;
-    std::int32_t* tile;   // [lane][kSpan]
+    std::int32_t* tile;   // [lane][kStride]
     std::int32_t* extra;  // extra bits of each symbol that has some
     std::uint32_t* escapes;
     std::uint8_t* has_extra;  // for each time step
@@ -30,7 +30,7 @@ inline Room room_of(std::uint8_t* base, std::size_t padded, std::size_t columns)
     carve(r.shares, kFrequencies);
     carve(r.slots, static_cast<std::size_t>(kContexts) << 12);
     carve(r.across, (columns + 1) * kGroup);
-    carve(r.tile, kGroup * kSpan + 64);
+    carve(r.tile, kGroup * kStride + 64);
     carve(r.extra, padded + 64);
     carve(r.escapes, padded + 64);
     carve(r.has_extra, padded / kGroup + 64);
@@ -43,17 +43,17 @@ inline void lanes_to_rows(const std::int32_t* tile, std::size_t steps, std::int3
     std::size_t t = 0;
     for (; t + kLanes <= steps; t += kLanes)
         for (std::size_t l = 0; l < kGroup; l += kLanes)
-            transpose_square(tile + l * kSpan + t, kSpan, rows + t * kGroup + l, kGroup);
+            transpose_square(tile + l * kStride + t, kStride, rows + t * kGroup + l, kGroup);
     for (; t < steps; ++t)
-        for (std::size_t l = 0; l < kGroup; ++l) rows[t * kGroup + l] = tile[l * kSpan + t];
+        for (std::size_t l = 0; l < kGroup; ++l) rows[t * kGroup + l] = tile[l * kStride + t];
 }
 inline void rows_to_lanes(const std::int32_t* rows, std::size_t steps, std::int32_t* tile) {
     std::size_t t = 0;
     for (; t + kLanes <= steps; t += kLanes)
         for (std::size_t l = 0; l < kGroup; l += kLanes)
-            transpose_square(rows + t * kGroup + l, kGroup, tile + l * kSpan + t, kSpan);
+            transpose_square(rows + t * kGroup + l, kGroup, tile + l * kStride + t, kStride);
     for (; t < steps; ++t)
-        for (std::size_t l = 0; l < kGroup; ++l) tile[l * kSpan + t] = rows[t * kGroup + l];
+        for (std::size_t l = 0; l < kGroup; ++l) tile[l * kStride + t] = rows[t * kGroup + l];
 }
 
 // Codes [begin, begin + count) of a chunk; beyond its n codes they are 0.

@@ -4,25 +4,25 @@ constexpr int kContexts = 48;
 constexpr int kSymbols = 256;
 constexpr std::size_t kFrequencies = kContexts * kSymbols;
 
-// Small tables stay in fast memory; fine ones cost less where many symbols, or one above all, share
-// them.
+// Small tables stay in fast memory; fine ones cost less where many symbols share them, or where
+// one symbol has nearly all of most.
 inline int table_bits(const std::uint32_t* counts, std::size_t n) {
     if (n < 32768) return 11;
-    std::size_t kinds = 0, contexts = 0;
+    std::uint64_t kinds = 0, contexts = 0, symbols = 0, skewed = 0;
     for (int c = 0; c < kContexts; ++c) {
-        std::uint64_t total = 0, most = 0;
-        std::size_t here = 0;
+        std::uint64_t total = 0, most = 0, here = 0;
         for (int s = 0; s < kSymbols; ++s) {
             const std::uint64_t count = counts[c * kSymbols + s];
             here += count != 0;
             total += count;
             most = count > most ? count : most;
         }
-        if (here > 1 && 64 * (total - most) < total) return 12;
+        if (here > 1 && 64 * (total - most) < total) skewed += total;
+        symbols += total;
         kinds += here;
         contexts += here != 0;
     }
-    return kinds <= 32 * contexts ? 11 : 12;
+    return 2 * skewed < symbols && kinds <= 32 * contexts ? 11 : 12;
 }
 
 // f = max(1, round(c 2^P / N)); the largest (lowest of equals) takes what is missing or too much.

@@ -130,6 +130,13 @@ inline std::vector<elbowroom::Isa> all_levels() {
     return levels;
 }
 
+// The lowest level and one of the others: what is cheap enough to do millions of times.
+inline std::vector<elbowroom::Isa> two_levels(std::size_t which) {
+    const std::vector<elbowroom::Isa> all = all_levels();
+    if (all.size() < 2) return all;
+    return {all[0], all[1 + which % (all.size() - 1)]};
+}
+
 // Sets a level for as long as it lives.
 class AtLevel {
   public:

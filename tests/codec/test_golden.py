@@ -9,7 +9,7 @@ import torch
 import elbowroom as er
 from tests.codec.golden.make import FOLDER, cases
 
-CASES = {name: rest for name, *rest in cases()}
+CASES = {name: (array, bound, options) for name, array, bound, options in cases()}
 
 
 def as_numpy(x: Any) -> Any:

@@ -91,9 +91,16 @@ class Bound:
 
     def resolve(self, low: float, high: float) -> float:
         """The absolute bound that a range-relative one means for values from low to high."""
-        # Halves first: the range of float64 values may exceed the largest float64.
-        half = high * 0.5 - low * 0.5
-        return min(half * self.value * 2, sys.float_info.max)
+        # Two roundings may have raised the product; two steps down undo more than that.
+        down = math.nextafter(math.nextafter(self._product(low, high), 0.0), 0.0)
+        return max(down, 0.0)
+
+    def _product(self, low: float, high: float) -> float:
+        span = high - low
+        if math.isinf(span):
+            # Halves first: the range of float64 values may exceed the largest float64.
+            return min((high * 0.5 - low * 0.5) * self.value * 2, sys.float_info.max)
+        return min(span * self.value, sys.float_info.max)
 
     def holds(self, x: Array, y: Array) -> bool:
         """Whether y is what decoding may return for x.
@@ -154,7 +161,7 @@ class Bound:
 
     def _absolute(self, values: NDArray[np.float64]) -> float:
         if self.mode == Mode.RANGE_RELATIVE:
-            return self.resolve(*_extent(values))
+            return self._product(*_extent(values))
         return self.value
 
 

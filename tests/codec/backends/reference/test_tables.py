@@ -55,6 +55,9 @@ def test_frequencies_sum_to_a_power_of_two() -> None:
         ([63, 1], [5], 11),
         ([64, 1], [5], 12),
         ([1000], [1000], 11),
+        # Skewed contexts decide only where they have half of all counts.
+        ([64, 1], [32, 33], 12),
+        ([64, 1], [33, 33], 11),
     ],
 )
 def test_precision(first: list[int], second: list[int], expected: int) -> None:

@@ -18,7 +18,8 @@ def choose_precision(n: int, counts: NDArray[np.int64]) -> int:
     if n < 32768:
         return 11
     total, largest, kinds = counts.sum(axis=1), counts.max(axis=1), np.count_nonzero(counts, axis=1)
-    if np.any((kinds >= 2) & (64 * (total - largest) < total)):
+    skewed = (kinds >= 2) & (64 * (total - largest) < total)
+    if 2 * total[skewed].sum() >= total.sum():
         return 12
     return 11 if kinds.sum() <= 32 * np.count_nonzero(kinds) else 12
 
