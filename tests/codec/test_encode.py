@@ -150,7 +150,7 @@ def test_the_array_is_not_changed() -> None:
 def test_range_relative_is_the_absolute_bound_of_the_range() -> None:
     x = torch.tensor([0.0, 100.0, math.nan, -math.inf] * 50)
     recipe = encode(x, Bound.range_relative(0.01)).recipe
-    assert recipe.limit == 1.0
+    assert 1.0 - 2**-23 <= recipe.limit <= 1.0
     for flat in (torch.full((9,), 3.0), torch.tensor([math.nan, math.inf]), torch.zeros(0)):
         blob = check(flat, Bound.range_relative(0.01))
         assert blob.recipe.rule == Rule.EXACT
