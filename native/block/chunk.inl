@@ -195,15 +195,23 @@ inline bool read_layout(const std::uint8_t* in, std::size_t size, std::size_t n,
     return true;
 }
 
-inline void place_failures(const Layout& layout, std::size_t item, std::uint8_t* items) {
+// False when a position that was right is not any more: the bytes may lie where the target was
+// just written.
+inline bool place_failures(const Layout& layout, std::size_t count, std::size_t item,
+                           std::uint8_t* items) {
     for (std::uint32_t i = 0; i < layout.failures; ++i) {
         std::uint16_t at;
         std::memcpy(&at, layout.positions + 2 * i, 2);
+        if (at >= count) return false;
         std::memcpy(items + at * item, layout.values + i * item, item);
     }
+    return true;
 }
 
-template <Dtype D, Rule R, bool Stream>
+// How results reach memory: through the caches, or around them whole vectors or pieces at a time.
+enum class Way { cached, around, around_in_pieces };
+
+template <Dtype D, Rule R, Way W>
 inline void decode_direct(const Quantiser& quantiser, const Layout& layout, std::size_t first,
                           std::size_t n, void* target) {
     using Item = typename Lane<D>::Item;
@@ -228,9 +236,12 @@ inline void decode_direct(const Quantiser& quantiser, const Layout& layout, std:
                 index = i_add(i_iota(), i_set(static_cast<std::int32_t>(
                                             static_cast<std::uint32_t>(first + at + kLanes * i))));
             const F v = reconstruct<D, R>(q[i], index, c);
-            if constexpr (Stream) {
+            if constexpr (W != Way::cached) {
                 if (count == kBlock) {
-                    f_stream(out + kLanes * i, v);
+                    if constexpr (W == Way::around)
+                        f_stream(out + kLanes * i, v);
+                    else
+                        f_stream_pieces(out + kLanes * i, v);
                     continue;
                 }
             }
@@ -249,17 +260,24 @@ inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8
     Layout layout;
     if (!read_layout(in, size, n, items, item, is_direct(q, g), layout)) return false;
     if (q.rule == Rule::exact && layout.failures != 0) return false;
+    // What decides where reads go is read from a copy that nobody else can change.
+    std::memcpy(scratch.bytes, layout.headers, blocks_of(n));
+    layout.headers = scratch.bytes;
     if (is_direct(q, g)) {
-        const bool aligned = reinterpret_cast<std::uintptr_t>(target) % 64 == 0;
+        const auto offset = reinterpret_cast<std::uintptr_t>(target) % 64;
         with_float_lanes(q.dtype, q.rule, [&](auto d, auto r) {
             if constexpr (d.value == Dtype::f32) {
-                if (stream && aligned) {
-                    decode_direct<d.value, r.value, true>(q, layout, first, n, target);
+                if (stream && offset % 16 == 0) {
+                    if (offset == 0)
+                        decode_direct<d.value, r.value, Way::around>(q, layout, first, n, target);
+                    else
+                        decode_direct<d.value, r.value, Way::around_in_pieces>(q, layout, first, n,
+                                                                               target);
                     stream_fence();
                     return;
                 }
             }
-            decode_direct<d.value, r.value, false>(q, layout, first, n, target);
+            decode_direct<d.value, r.value, Way::cached>(q, layout, first, n, target);
         });
     } else {
         const std::uint8_t* payload = layout.payload;
@@ -273,6 +291,5 @@ inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8
         decode_codes(q, scratch.codes, first, items, stream, target);
         stream_fence();
     }
-    place_failures(layout, item, static_cast<std::uint8_t*>(target));
-    return true;
+    return place_failures(layout, items, item, static_cast<std::uint8_t*>(target));
 }

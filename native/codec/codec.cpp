@@ -19,6 +19,9 @@ constexpr std::size_t stream_threshold_bytes = std::size_t{16} << 20;
 std::size_t copy_in(const Quantiser& q, const Geometry&, const void* source, std::size_t,
                     std::size_t items, std::uint8_t* dst, Scratch&) {
     std::memcpy(dst, source, items * item_bytes(q.dtype));
+    // Any byte but 0 is true, and is kept as 1.
+    if (q.dtype == Dtype::boolean)
+        for (std::size_t i = 0; i < items; ++i) dst[i] = dst[i] != 0;
     return items * item_bytes(q.dtype);
 }
 bool copy_out(const Quantiser& q, const Geometry&, const std::uint8_t* in, std::size_t size,
@@ -128,7 +131,8 @@ Verdict decode(const Stream& stream, const std::vector<Segment>& segments,
         }
     }
     const bool streaming = items * item >= stream_threshold_bytes;
-    const std::size_t parts = std::min<std::size_t>(chunks, threads <= 1 ? 1 : 4 * threads);
+    const std::size_t parts =
+        std::min<std::size_t>(chunks, threads <= 1 ? 1 : std::size_t{4} * threads);
     std::atomic<std::uint64_t> worst{~std::uint64_t{0}};
     parallel_for(parts, threads, [&](std::size_t part) {
         const std::size_t begin = chunks * part / parts, end = chunks * (part + 1) / parts;

@@ -82,9 +82,10 @@ bool Workspace::reserve(const Stream& s, std::size_t items, bool encoding) noexc
     const std::size_t codes = direct ? 0 : padded;
     const std::size_t residuals = s.codec == Codec::block ? padded : 0;
     const std::size_t index = encoding && !direct ? padded : 0;
-    const std::size_t rest =
-        s.codec == Codec::dense ? dense_scratch_bytes(n, s.geometry.columns) : 0;
-    const std::size_t needed = codes + residuals + index + rest + 64;
+    const std::size_t rest = s.codec == Codec::dense   ? dense_scratch_bytes(n, s.geometry.columns)
+                             : s.codec == Codec::block ? n / kBlock + 1  // block headers
+                                                       : 0;
+    const std::size_t needed = codes + residuals + index + rest + 128;
     if (needed > capacity_) {
         bytes_.reset();
         capacity_ = 0;

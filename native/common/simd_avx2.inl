@@ -13,6 +13,11 @@ inline F f_set(float v) { return _mm256_set1_ps(v); }
 inline F f_load(const float* p) { return _mm256_loadu_ps(p); }
 inline void f_store(float* p, F v) { _mm256_storeu_ps(p, v); }
 inline void f_stream(float* p, F v) { _mm256_stream_ps(p, v); }
+// For targets that are aligned to 16 bytes only.
+inline void f_stream_pieces(float* p, F v) {
+    _mm_stream_ps(p, _mm256_castps256_ps128(v));
+    _mm_stream_ps(p + 4, _mm256_extractf128_ps(v, 1));
+}
 inline void stream_fence() { _mm_sfence(); }
 inline F f_add(F a, F b) { return _mm256_add_ps(a, b); }
 inline F f_sub(F a, F b) { return _mm256_sub_ps(a, b); }

@@ -9,6 +9,13 @@ inline F f_set(float v) { return _mm512_set1_ps(v); }
 inline F f_load(const float* p) { return _mm512_loadu_ps(p); }
 inline void f_store(float* p, F v) { _mm512_storeu_ps(p, v); }
 inline void f_stream(float* p, F v) { _mm512_stream_ps(p, v); }
+// For targets that are aligned to 16 bytes only.
+inline void f_stream_pieces(float* p, F v) {
+    _mm_stream_ps(p, _mm512_castps512_ps128(v));
+    _mm_stream_ps(p + 4, _mm512_extractf32x4_ps(v, 1));
+    _mm_stream_ps(p + 8, _mm512_extractf32x4_ps(v, 2));
+    _mm_stream_ps(p + 12, _mm512_extractf32x4_ps(v, 3));
+}
 inline void stream_fence() { _mm_sfence(); }
 inline F f_add(F a, F b) { return _mm512_add_ps(a, b); }
 inline F f_sub(F a, F b) { return _mm512_sub_ps(a, b); }

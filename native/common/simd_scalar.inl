@@ -12,6 +12,7 @@ inline F f_set(float v) { return v; }
 inline F f_load(const float* p) { return *p; }
 inline void f_store(float* p, F v) { *p = v; }
 inline void f_stream(float* p, F v) { *p = v; }
+inline void f_stream_pieces(float* p, F v) { *p = v; }
 inline void stream_fence() {}
 inline F f_add(F a, F b) { return a + b; }
 inline F f_sub(F a, F b) { return a - b; }

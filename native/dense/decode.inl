@@ -218,7 +218,11 @@ inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8
     });
     if (!fine) return false;
     auto* out = static_cast<std::uint8_t*>(target);
-    for (std::uint32_t i = 0; i < parts.failures; ++i)
-        std::memcpy(out + read_u32(parts.positions + 4 * i) * item, parts.values + i * item, item);
+    for (std::uint32_t i = 0; i < parts.failures; ++i) {
+        // Checked again: the bytes may lie where the target was just written.
+        const std::size_t at = read_u32(parts.positions + 4 * i);
+        if (at >= items) return false;
+        std::memcpy(out + at * item, parts.values + i * item, item);
+    }
     return true;
 }

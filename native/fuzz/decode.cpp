@@ -17,10 +17,11 @@ namespace {
     std::abort();
 }
 
-// decode() streams only targets that are larger than any input here makes.
-void decode_streaming(const fuzz::Payload& p, const coding::Guarded& expected) {
+// decode() streams only targets that are larger than any input here makes. How it does so depends
+// on where the target begins.
+void decode_streaming(const fuzz::Payload& p, const coding::Guarded& expected, std::size_t offset) {
     const DefaultFloatEnv float_env;
-    const coding::Guarded target(expected.size(), 0xA5);
+    const coding::Guarded target(expected.size(), 0xA5, offset);
     const std::size_t item = item_bytes(p.stream.quantiser.dtype), length = chunk_items(p.stream);
     const std::uint8_t* in = p.bytes;
     for (std::size_t c = 0; c < p.sizes.size(); ++c) {
@@ -64,7 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (std::memcmp(first.target.data(), other.target.data(), first.target.size()) != 0)
             fail("levels differ in their items");
         if (p.stream.quantiser.dtype == Dtype::f32 && p.stream.codec != Codec::raw)
-            decode_streaming(p, first.target);
+            decode_streaming(p, first.target, size % 4 * 16);
     }
     return 0;
 }

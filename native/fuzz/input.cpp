@@ -14,7 +14,6 @@ using elbowroom::item_bytes;
 using elbowroom::Quantiser;
 using elbowroom::Rule;
 
-constexpr std::uint32_t few_items = 1024;
 constexpr std::uint32_t many_times = 80;
 // All of them set: choosing and many items cost too much to be drawn often.
 constexpr std::uint32_t choice_bits = 7 << 3;
@@ -112,7 +111,8 @@ void make_items(const Quantiser& q, Making making, const std::uint8_t* from, std
 
 bool read_payload(const std::uint8_t* data, std::size_t size, Payload& payload) {
     if (size < head_bytes || !read_recipe(data, recipe_bytes, payload.stream)) return false;
-    payload.items = read_u32(data + recipe_bytes) % (most_items + 1);
+    payload.items = read_u32(data + recipe_bytes);
+    if (payload.items > most_items) payload.items %= few_items;
     const std::size_t chunks = chunk_count(payload.stream, payload.items);
     const std::uint8_t* at = data + head_bytes;
     std::size_t left = size - head_bytes;
@@ -144,7 +144,7 @@ bool read_values(const std::uint8_t* data, std::size_t size, Values& values) {
     if (size < head_bytes || !read_recipe(data, recipe_bytes, values.stream)) return false;
     const std::uint32_t number = read_u32(data + recipe_bytes);
     values.items = number % few_items;
-    const std::uint32_t rest = number / few_items;
+    const auto rest = static_cast<std::uint32_t>(number / few_items);
     const auto making = static_cast<Making>(rest & 7);
     values.choosing = (rest & choice_bits) == choice_bits;
     if ((rest & many_bits) == many_bits) values.items *= many_times;
@@ -160,7 +160,7 @@ std::vector<std::uint8_t> write_values(const Stream& stream, std::size_t items, 
         items /= many_times;
         rest |= many_bits;
     }
-    const auto number = static_cast<std::uint32_t>(items % few_items) + rest * few_items;
+    const auto number = static_cast<std::uint32_t>(items % few_items + rest * few_items);
     std::vector<std::uint8_t> out = head_of(stream, number);
     out.insert(out.end(), bytes.begin(), bytes.end());
     return out;

@@ -87,10 +87,13 @@ for target in "${targets[@]}"; do
         if [ "$target" = decode ]; then share=$((runs - runs / 10)); fi
     fi
     log=$work/$target.log
-    options=(-runs="$share" -seed="$seed" -max_len=4096 -timeout=20 -rss_limit_mb=4096
+    # A process that is stopped for a while, so that others can measure, is not a hanging one.
+    options=(-runs="$share" -seed="$seed" -max_len=4096 -timeout=1200 -rss_limit_mb=4096
         -print_final_stats=1 -artifact_prefix="$work/findings/$target-")
     echo "fuzz: $target, $share executions, log in ${log#"$root"/}"
     if [ "$libfuzzer" = yes ]; then
+        # Weighing and shortening a corpus of thousands would take a third of the time.
+        options+=(-entropic=0 -reduce_inputs=0)
         folders=("$work/corpus/$target" "$work/seeds/$target")
     else
         folders=("$work/seeds/$target")

@@ -205,8 +205,9 @@ inline void codes_of_items(Dtype d, const void* source, std::size_t n, std::int3
         case Dtype::i8:
             return map_items<std::int8_t>(source, n, codes, same);
         case Dtype::u8:
-        case Dtype::boolean:
             return map_items<std::uint8_t>(source, n, codes, same);
+        case Dtype::boolean:
+            return map_items<std::uint8_t>(source, n, codes, [](std::uint8_t v) { return v != 0; });
         case Dtype::i16:
             return map_items<std::int16_t>(source, n, codes, same);
         case Dtype::u16:

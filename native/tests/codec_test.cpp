@@ -1,6 +1,7 @@
 #include "codec/codec.hpp"
 
 #include "check.hpp"
+#include "codec/workspace.hpp"
 #include "round_trip.hpp"
 
 using namespace elbowroom;
@@ -123,8 +124,9 @@ TEST(threads_do_not_change_the_bytes) {
 }
 
 TEST(writing_around_the_caches_changes_nothing) {
-    // Above 16 MiB the target is streamed, and only then.
+    // Above 16 MiB the target is streamed, and only then; how depends on where it begins.
     const std::size_t items = (std::size_t{16} << 20) / 4 + 65;
+    std::size_t offset = 0;
     for (const bool dense : {false, true})
         for (const Rule rule : {Rule::plain, Rule::dither}) {
             const Quantiser q = streams::make_quantiser(Dtype::f32, rule, 0.5, false);
@@ -133,9 +135,67 @@ TEST(writing_around_the_caches_changes_nothing) {
             const auto bytes = values::make_items(q.dtype, values::Content::constant, items, 3);
             const coding::Encoded encoded = coding::encode(s, bytes.data(), items, 2);
             CHECK(encoded.is_sound);
-            const coding::Decoded decoded(s, encoded.directory, encoded.payload.data(),
-                                          encoded.payload.size(), items, 0xFF, 2);
-            CHECK(decoded.verdict == Verdict::ok && decoded.target.is_intact());
-            CHECK(promise::first_broken(q, bytes.data(), decoded.target.data(), items) == items);
+            for (const Isa isa : coding::all_levels()) {
+                const coding::AtLevel level(isa);
+                offset = (offset + 4) % 68;
+                const coding::Decoded decoded(s, encoded.directory, encoded.payload.data(),
+                                              encoded.payload.size(), items, 0xFF, 2,
+                                              offset % 3 == 0 ? 0 : offset);
+                CHECK(decoded.verdict == Verdict::ok && decoded.target.is_intact());
+                CHECK(promise::first_broken(q, bytes.data(), decoded.target.data(), items) ==
+                      items);
+            }
         }
+}
+
+// Scratch memory whose parts are allocations of their own, each of the size that it promises.
+TEST(kernels_stay_inside_their_scratch_memory) {
+    std::uint64_t seed = 0;
+    for (const Quantiser& q : streams::all_quantisers(0.01)) {
+        for (int method = 0; method < 10; ++method) {
+            const std::size_t items = small_sizes[++seed % 6 + 1];
+            const Shape shape = shapes[seed % 5];
+            const bool dense = method >= 4;
+            const Stream s = dense ? streams::dense_stream(q, method - 4, seed % 3 != 0,
+                                                           static_cast<int>(seed % 5) * 5,
+                                                           shape.columns, shape.rows)
+                                   : streams::block_stream(q, streams::all_predictors[method],
+                                                           shape.columns, shape.rows);
+            const std::size_t n = has_word_planes(q) ? 2 * items : items;
+            const std::size_t whole = ((n + kBlock - 1) / kBlock + 1) * kBlock * 4;
+            const std::size_t blocks = (n + kBlock - 1) / kBlock;
+            const coding::Guarded codes(whole, 0xAA), residuals(whole, 0xAA), index(whole, 0xAA),
+                rest(dense ? dense_scratch_bytes(n, shape.columns) : blocks, 0xAA);
+            Scratch scratch{reinterpret_cast<std::int32_t*>(codes.data()),
+                            reinterpret_cast<std::int32_t*>(residuals.data()),
+                            reinterpret_cast<std::uint32_t*>(index.data()), rest.data()};
+            const auto bytes = values::make_items(q.dtype, values::contents[seed % 5], items, seed);
+            const coding::Guarded source(bytes.data(), bytes.size());
+            const coding::Guarded chunk(chunk_capacity(s, items), 0x11);
+            const coding::Guarded target(bytes.size(), 0x22);
+            for (const Isa isa : coding::all_levels()) {
+                const coding::AtLevel level(isa);
+                const auto encoding = dense ? dense_kernels().encode : block_kernels().encode;
+                const auto decoding = dense ? dense_kernels().decode : block_kernels().decode;
+                const std::size_t size =
+                    encoding(q, s.geometry, source.data(), 0, items, chunk.data(), scratch);
+                CHECK(size <= chunk.size());
+                const coding::Guarded exact(chunk.data(), size);
+                CHECK(decoding(q, s.geometry, exact.data(), size, 0, items, target.data(),
+                               seed % 2 == 0, scratch));
+                CHECK(promise::first_broken(q, source.data(), target.data(), items) == items);
+                CHECK(codes.is_intact() && residuals.is_intact() && index.is_intact());
+                CHECK(rest.is_intact() && chunk.is_intact() && target.is_intact());
+            }
+        }
+    }
+}
+
+TEST(more_than_one_dense_chunk_keeps_its_promise) {
+    const Quantiser lossy = streams::make_quantiser(Dtype::f32, Rule::dither, 0.25, true);
+    const Quantiser words = streams::make_quantiser(Dtype::i64, Rule::exact, 0, false);
+    const Stream rows = streams::dense_stream(lossy, 4, true, 0, 300, 7);
+    const Stream planes = streams::dense_stream(words, 2, false, 0, 0, 0);
+    CHECK(holds(rows, chunk_items(rows) + 12345, 5, 2));
+    CHECK(holds(planes, chunk_items(planes) + 1, 6, 2));
 }

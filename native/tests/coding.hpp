@@ -25,13 +25,12 @@ constexpr std::size_t canary_bytes = 256;
 constexpr std::size_t canary_bytes = 256;
 #endif
 
-// Memory of an exact size, with canaries behind it.
+// Memory of an exact size, with canaries behind it, so many bytes behind a boundary of 64.
 class Guarded {
   public:
-    Guarded(std::size_t size, std::uint8_t fill) : size_(size) {
-        void* p = nullptr;
-        if (posix_memalign(&p, 64, size + canary_bytes) != 0) std::abort();
-        data_ = static_cast<std::uint8_t*>(p);
+    Guarded(std::size_t size, std::uint8_t fill, std::size_t offset = 0) : size_(size) {
+        if (posix_memalign(&room_, 64, offset + size + canary_bytes) != 0) std::abort();
+        data_ = static_cast<std::uint8_t*>(room_) + offset;
         if (size > 0) std::memset(data_, fill, size);
         if (canary_bytes > 0) std::memset(data_ + size, canary, canary_bytes);
     }
@@ -40,7 +39,7 @@ class Guarded {
     }
     Guarded(const Guarded&) = delete;
     Guarded& operator=(const Guarded&) = delete;
-    ~Guarded() { std::free(data_); }
+    ~Guarded() { std::free(room_); }
 
     std::uint8_t* data() const { return data_; }
     std::size_t size() const { return size_; }
@@ -52,6 +51,7 @@ class Guarded {
 
   private:
     static constexpr std::uint8_t canary = 0xC7;
+    void* room_ = nullptr;
     std::uint8_t* data_;
     std::size_t size_;
 };
@@ -110,8 +110,8 @@ struct Decoded {
 
     Decoded(const elbowroom::Stream& s, const std::vector<elbowroom::ChunkEntry>& directory,
             const std::uint8_t* payload, std::size_t payload_bytes, std::size_t items,
-            std::uint8_t fill, unsigned threads = 1)
-        : target(items * item_bytes(s.quantiser.dtype), fill) {
+            std::uint8_t fill, unsigned threads = 1, std::size_t offset = 0)
+        : target(items * item_bytes(s.quantiser.dtype), fill, offset) {
         const Guarded copy(payload, payload_bytes);
         std::vector<elbowroom::Segment> segments;
         if (!directory.empty())

@@ -42,7 +42,7 @@ def verify(x: Array, y: Array, bound: Bound) -> Verdict:
         bound = Bound.lossless()
     elif bound.mode == Mode.RANGE_RELATIVE:
         # The range belongs to the whole array; a piece has another.
-        bound = Bound.absolute(bound.resolve(*extent(x)), keep_sign=bound.keep_sign)
+        bound = Bound.absolute(bound.product(*extent(x)), keep_sign=bound.keep_sign)
     holds, largest = True, 0.0
     for before, after in zip(_pieces(x), _pieces(y), strict=True):
         if (error := _plain_error(before, after, bound)) is not None:

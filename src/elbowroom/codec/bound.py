@@ -38,15 +38,23 @@ class Bound:
     keep_sign: bool = False
 
     def __post_init__(self) -> None:
-        """Check the value and let 0 mean lossless."""
+        """Check mode and value and let 0 mean lossless."""
         value = self.value
+        if not isinstance(self.mode, Mode):
+            raise InvalidArgument(
+                f"a bound must say what it is relative to, got {self.mode!r}: use Bound.absolute, "
+                "Bound.range_relative, Bound.pointwise_relative or Bound.lossless"
+            )
         # The first test is for speed: asking an abstract base class is slow.
         if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
             raise InvalidArgument(
                 f"a bound must be a number, got {value!r} ({type(value).__name__}): "
                 "pass a float such as 1e-3"
             )
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
         if not (math.isfinite(number) and number >= 0):
             raise InvalidArgument(
                 f"a bound must be finite and positive (0 means lossless), got {number!r}: "
@@ -58,7 +66,7 @@ class Bound:
                 "pass the share of itself that a value may move, such as 1e-2"
             )
         lossless = self.mode == Mode.LOSSLESS or number == 0
-        object.__setattr__(self, "mode", Mode.LOSSLESS if lossless else Mode(self.mode))
+        object.__setattr__(self, "mode", Mode.LOSSLESS if lossless else self.mode)
         object.__setattr__(self, "value", 0.0 if lossless else number)
         # The other modes keep signs anyway.
         optional = self.mode in (Mode.ABSOLUTE, Mode.RANGE_RELATIVE)
@@ -92,10 +100,11 @@ class Bound:
     def resolve(self, low: float, high: float) -> float:
         """The absolute bound that a range-relative one means for values from low to high."""
         # Two roundings may have raised the product; two steps down undo more than that.
-        down = math.nextafter(math.nextafter(self._product(low, high), 0.0), 0.0)
+        down = math.nextafter(math.nextafter(self.product(low, high), 0.0), 0.0)
         return max(down, 0.0)
 
-    def _product(self, low: float, high: float) -> float:
+    def product(self, low: float, high: float) -> float:
+        """The value times the range, as `holds` allows it; encoders use `resolve`."""
         span = high - low
         if math.isinf(span):
             # Halves first: the range of float64 values may exceed the largest float64.
@@ -161,7 +170,7 @@ class Bound:
 
     def _absolute(self, values: NDArray[np.float64]) -> float:
         if self.mode == Mode.RANGE_RELATIVE:
-            return self._product(*_extent(values))
+            return self.product(*_extent(values))
         return self.value
 
 

@@ -68,6 +68,7 @@ def _decode_torch(blob: Blob, out: Any, program: ModuleType, threads: int) -> to
     else:
         target = out
     pointer = target.data_ptr()
+    _check_target(blob, pointer, target is out)
     program.decode(recipe, blob._segments, blob._directory, blob.item_count, pointer, threads)
     if out is None:
         return target if blob.device is None else target.to(blob.device)
@@ -83,12 +84,33 @@ def _decode_numpy(blob: Blob, out: Any, program: ModuleType, threads: int) -> ND
     recipe, shape = blob._recipe, blob.shape
     dtype = NUMPY_TYPES[recipe[1]]
     if out is None:
-        out = _empty_numpy(shape, blob._order, dtype)
+        out, given = _empty_numpy(shape, blob._order, dtype), False
     else:
+        given = True
         _check_numpy(out, dtype, shape, strides_in(shape, blob._order))
     pointer = out.ctypes.data
+    _check_target(blob, pointer, given)
     program.decode(recipe, blob._segments, blob._directory, blob.item_count, pointer, threads)
     return out
+
+
+def _check_target(blob: Blob, pointer: int, given: bool) -> None:
+    """Memory must be there, and must not be that of the blob."""
+    nbytes = blob.raw_nbytes
+    if nbytes and not pointer:
+        raise InvalidArgument(
+            "there is no memory to decode into: leave fake tensor mode, and pass an out that has "
+            "storage"
+        )
+    if not given:
+        return
+    for segment in blob._segments:
+        start = segment.data.ctypes.data
+        if start < pointer + nbytes and pointer < start + segment.data.size:
+            raise InvalidArgument(
+                "out lies in the memory of the blob itself: pass memory of its own, or leave out= "
+                "out"
+            )
 
 
 def _empty_numpy(

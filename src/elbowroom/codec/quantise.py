@@ -102,7 +102,9 @@ def settle(
 
 def _shrink(limit: float, arithmetic: _Arithmetic, exponent: int) -> float:
     """How much narrower than 2 limit a step is, so that rounding seldom breaks the bound."""
-    noise = math.ldexp(arithmetic.noise / limit, max(min(exponent, 900), -900))
+    # Noise and limit are far apart for f64 values of opposite size: exponents, not numbers.
+    mantissa, scale = math.frexp(arithmetic.noise / limit)
+    noise = math.ldexp(mantissa, min(scale + exponent, 0))
     return max(2.0**-10, min(2.0**-2, noise))
 
 

@@ -9,6 +9,9 @@ from elbowroom.errors import InvalidArgument
 # Below this, handing work to other threads takes longer than the work.
 PARALLEL_BYTES = 1 << 20
 
+# More would only be overhead, and the kernels count them in 32 bits.
+MOST_THREADS = 1024
+
 VARIABLE = "ELBOWROOM_THREADS"
 
 
@@ -19,7 +22,7 @@ def thread_count(asked: int | None, nbytes: int) -> int:
             raise InvalidArgument(
                 f"threads must be a positive integer, got {asked!r}: leave it out for torch's"
             )
-        return asked
+        return min(asked, MOST_THREADS)
     if nbytes < PARALLEL_BYTES:
         return 1
     text = os.environ.get(VARIABLE)
@@ -29,4 +32,4 @@ def thread_count(asked: int | None, nbytes: int) -> int:
         raise InvalidArgument(
             f"{VARIABLE} must be a positive integer, got {text!r}: correct or unset it"
         )
-    return int(text)
+    return min(int(text), MOST_THREADS)

@@ -53,6 +53,8 @@ def _encode_chunk(recipe: Recipe, items: Items, first: int) -> bytes:
         return block.encode_chunk(recipe, items, first)
     if recipe.codec == Codec.DENSE:
         return dense.encode_chunk(recipe, items, first)
+    if recipe.dtype == Dtype.BOOL:
+        return (items.view(np.uint8) != 0).tobytes()
     return items.tobytes()
 
 

@@ -34,7 +34,7 @@ def codes_of_items(dtype: Dtype, items: Items) -> NDArray[np.int32]:
     if dtype == Dtype.F32:
         return _sorted_patterns(items.view(np.int32))
     if dtype == Dtype.BOOL:
-        items = items.view(np.uint8)
+        items = (items.view(np.uint8) != 0).view(np.uint8)
     return wrap(items)
 
 
