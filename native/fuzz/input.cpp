@@ -103,7 +103,6 @@ void make_items(const Quantiser& q, Making making, const std::uint8_t* from, std
             default:
                 copy(i * item);
         }
-        if (q.dtype == Dtype::boolean) *to &= 1;
     }
 }
 

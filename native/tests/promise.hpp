@@ -25,6 +25,7 @@ inline bool is_within(double x, double y, double most) {
 }
 
 inline bool is_kept(const Quantiser& q, const std::uint8_t* before, const std::uint8_t* after) {
+    if (q.dtype == Dtype::boolean) return *after == (*before != 0 ? 1 : 0);
     if (values::pattern_of(q.dtype, before) == values::pattern_of(q.dtype, after)) return true;
     if (q.rule == Rule::exact || !values::is_float(q.dtype)) return false;
     const double x = values::number_of(q.dtype, before);

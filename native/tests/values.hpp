@@ -145,7 +145,7 @@ inline std::vector<std::uint8_t> make_items(Dtype d, Content content, std::size_
                 std::memcpy(to, &whole, item);
             }
         }
-        if (d == Dtype::boolean) *to &= 1;
+        if (d == Dtype::boolean && content != Content::bits) *to &= 1;
     }
     return bytes;
 }

@@ -160,3 +160,14 @@ def test_arrays_that_cannot_be_compared() -> None:
 
 def test_mode_numbers_are_those_of_the_format() -> None:
     assert [mode.value for mode in Mode] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("arguments", [(1e-3,), ("absolute", 1e-3), (7, 1.0)])
+def test_a_bound_without_a_mode_is_refused(arguments: Any) -> None:
+    with pytest.raises(InvalidArgument, match="what it is relative to"):
+        Bound(*arguments)
+
+
+def test_a_number_beyond_floats_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="finite"):
+        Bound.absolute(10**400)

@@ -228,3 +228,23 @@ assert after <= 1.02 * blob.nbytes + workspace, (after, blob.nbytes)
 def test_memory_peaks_at_array_and_blob(codec: str) -> None:
     done = subprocess.run([sys.executable, "-c", PEAK, codec], timeout=300, check=False)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("codec", ["block", "dense"])
+def test_a_target_inside_the_blob_is_refused(codec: Any) -> None:
+    x = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
+    x[::50] = np.nan
+    stored = encode(x, Bound.absolute(1e-2), codec=codec).tobytes()
+    buffer = np.zeros(x.nbytes + len(stored) + 4096, np.uint8)
+    buffer[: len(stored)] = np.frombuffer(stored, np.uint8)
+    blob = Blob.frombytes(buffer[: len(stored)])
+    with pytest.raises(InvalidArgument, match="memory of the blob"):
+        decode(blob, out=buffer[: x.nbytes].view(np.float32))
+
+
+def test_no_number_of_threads_leaves_work_undone() -> None:
+    x = np.random.default_rng(1).normal(size=300_000).astype(np.float32)
+    blob = encode(x, Bound.absolute(1e-3), codec="block")
+    expected = decode(blob)
+    for threads in (2**30, 2**31, 2**40):
+        assert np.array_equal(decode(blob, threads=threads), expected)

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -252,3 +253,16 @@ def test_options_that_are_refused(options: dict[str, Any], sentence: str) -> Non
     arguments: dict[str, Any] = {"bound": Bound.absolute(1), **options}
     with pytest.raises(InvalidArgument, match=sentence):
         encode(torch.ones(3), **arguments)
+
+
+@pytest.mark.parametrize("codec", ["raw", "block", "dense"])
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_every_byte_but_zero_is_true(codec: Any, backend: Any) -> None:
+    odd = np.array([2, 1, 0, 255, 254], np.uint8).view(np.bool_)
+    back = decode(encode(odd, Bound.lossless(), codec=codec, backend=backend))
+    assert back.view(np.uint8).tolist() == [1, 1, 0, 1, 1]
+
+
+def test_values_far_above_the_bound_are_encoded() -> None:
+    for x, bound in ((np.array([1e300, 1.0, 2.0]), 1e-60), (np.array([1e200, 3.0]), 1e-160)):
+        assert np.array_equal(decode(encode(x, Bound.absolute(bound))), x)
