@@ -132,7 +132,7 @@ def test_refusals(archive_file: Path, blob_file: Path, tmp_path: Path, command: 
     ended = command("decode", blob_file, blob_file, "--force")
     assert ended.code == 2 and "is the file that is read" in ended.err
     ended = command("decode", tmp_path / "no.er", tmp_path / "y.npy")
-    assert ended.code == 1 and "no.er" in ended.err
+    assert ended.code == 2 and "no.er" in ended.err
     assert not (tmp_path / "y.npy").exists() and not (tmp_path / "y.txt").exists()
 
 

@@ -325,7 +325,7 @@ def test_raw_binary_has_to_fit(
 
 def test_a_missing_file_or_folder(image: np.ndarray, tmp_path: Path, command: Command) -> None:
     ended = command("encode", tmp_path / "no.npy", tmp_path / "x.er", "--lossless")
-    assert ended.code == 1 and "no.npy" in ended.err
+    assert ended.code == 2 and "no.npy" in ended.err
     np.save(tmp_path / "x.npy", image)
     ended = command("encode", tmp_path / "x.npy", tmp_path / "no" / "x.er", "--lossless")
     assert ended.code == 2 and "folder" in ended.err

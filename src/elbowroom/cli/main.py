@@ -1,5 +1,6 @@
 """Entry point of the `elbowroom` command."""
 
+import signal
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -7,7 +8,7 @@ from typing import Annotated
 import typer
 
 from elbowroom import __version__
-from elbowroom.errors import ElbowroomError
+from elbowroom.errors import ElbowroomError, InvalidArgument
 
 # Each verb is a module of this package that holds either a function of the same
 # name (a command) or `app`, a typer.Typer (a group of commands). Help lists them
@@ -55,11 +56,17 @@ def build(words: list[str]) -> typer.Typer:
 
 def main(words: list[str] | None = None) -> None:
     """Run the command line; expected failures become one sentence and an exit code."""
-    words = sys.argv[1:] if words is None else words
+    if words is None:
+        words = sys.argv[1:]
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # As an exception, so that files written aside are removed on the way out.
+            signal.signal(number, lambda caught, _: sys.exit(128 + caught))
     try:
         build(words)(args=words, prog_name="elbowroom")
     except ElbowroomError as error:
         _fail(error, EXIT_REFUSED)
+    except FileNotFoundError as error:
+        _fail(InvalidArgument(f"{error.filename} is not there: check the name"), EXIT_REFUSED)
     except OSError as error:
         _fail(error, EXIT_FAILED)
 

@@ -105,7 +105,7 @@ def _read_npy_header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], boo
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         first = str(error).splitlines()[:1] or [type(error).__name__]
         raise CorruptData(f"{what} is not a .npy file, or a damaged one ({first[0]})") from None
-    if any(length < 0 for length in stated):
+    if any(type(length) is not int or not 0 <= length < 2**63 for length in stated):
         raise CorruptData(f"{what} states the impossible shape {stated}")
     return stated, column_major, dtype
 

@@ -25,7 +25,10 @@ _VERDICTS = {
 def encode(
     recipe: bytes, pointer: int, items: int, threads: int
 ) -> tuple[tuple[Segment, ...], NDArray[np.uint32]]:
-    """The chunks of some items: at most one segment for a thread in each round."""
+    """The chunks of some items: at most one segment for a thread in each round.
+
+    Once the result has outgrown the items the rest is left out: no caller keeps it.
+    """
     if items == 0:
         return (), np.empty((0, 2), np.uint32)
     length = _native.chunk_items(recipe)
@@ -45,7 +48,11 @@ def encode(
     full = _native.chunk_capacity(recipe, length)
     last = _native.chunk_capacity(recipe, items - (chunks - 1) * length)
     segments: list[Segment] = []
+    raw_nbytes, total = items * ITEM_BYTES[recipe[1]], 0
     for start in range(0, parts, width):
+        if total > raw_nbytes:
+            # It will be stored in another way: what is left would only take memory.
+            break
         bounds = edges[start : start + width]
         fresh = [
             np.empty(full * (end - first) + (last - full) * (end == chunks), np.uint8)
@@ -60,6 +67,7 @@ def encode(
             # Shrinking in place gives the untouched rest back to the system.
             data.resize(size, refcheck=False)
             segments.append(Segment(data, first, end))
+            total += size
     return tuple(segments), directory
 
 
