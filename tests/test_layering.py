@@ -27,6 +27,7 @@ ARROWS: dict[str, set[str]] = {
         *("errors", "codec", "plan", "science", "integrations", "report", "bench", "_native"),
         *DOING,
     },
+    "__main__": {"cli"},
     # The table of contents: what is imported here is public.
     "__init__": {"errors", "codec", "plan", *DOING},
 }

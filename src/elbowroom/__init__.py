@@ -4,10 +4,10 @@ blob = encode(x, Bound.absolute(1e-3))   # a torch tensor or numpy array
 y = decode(blob)                         # same type, shape and strides; |x - y| <= 1e-3
 """
 
-from elbowroom.codec import Blob as Blob
-from elbowroom.codec import Bound as Bound
-from elbowroom.codec import decode as decode
-from elbowroom.codec import encode as encode
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from elbowroom.errors import BackendUnavailable as BackendUnavailable
 from elbowroom.errors import BudgetUnreachable as BudgetUnreachable
 from elbowroom.errors import CorruptData as CorruptData
@@ -28,3 +28,32 @@ __all__ = [
     "encode",
 ]
 __version__ = "0.1.0"
+
+# Torch takes seconds to import. What stands on it comes when it is first asked for, so that the
+# command line can answer at once; here is the part that each name lives in.
+_PARTS = {"Blob": "codec", "Bound": "codec", "decode": "codec", "encode": "codec"}
+
+if TYPE_CHECKING:
+    from elbowroom.codec import Blob as Blob
+    from elbowroom.codec import Bound as Bound
+    from elbowroom.codec import decode as decode
+    from elbowroom.codec import encode as encode
+else:
+
+    def __getattr__(name: str) -> object:
+        if name in _PARTS.values():
+            return import_module(f"elbowroom.{name}")
+        if name not in _PARTS:
+            raise AttributeError(f"module 'elbowroom' has no attribute {name!r}")
+        value = getattr(import_module(f"elbowroom.{_PARTS[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if "torch" in sys.modules:
+    # Nothing is saved by waiting, and torch.ops.elbowroom is there without being asked for.
+    import_module("elbowroom.codec")

@@ -66,13 +66,40 @@ def test_expected_failures_are_one_sentence(
     assert shown.out == ""
 
 
-def test_help_imports_nothing_heavy() -> None:
+HEAVY = ["torch", "numpy", "scipy", "matplotlib", "triton", "h5py", "elbowroom._native"]
+
+
+def modules_after(*words: str) -> tuple[set[str], str]:
+    """Run a command in a fresh process; return what it has imported, and what it said."""
     code = (
-        "import sys, elbowroom; before = set(sys.modules)\n"
-        "from elbowroom.cli.main import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'numpy', 'scipy', 'matplotlib', 'triton', 'h5py'}\n"
-        "assert not (heavy & (set(sys.modules) - before)), heavy & set(sys.modules)\n"
+        "import atexit, runpy, sys\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        f"sys.argv = ['elbowroom', *{list(words)!r}]\n"
+        "runpy.run_module('elbowroom', run_name='__main__')\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
+    )
+    return set(done.stderr.split()), done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)], ids=" ".join
+)
+def test_questions_are_answered_without_torch(words: list[str]) -> None:
+    imported, said = modules_after(*words)
+    assert "elbowroom.cli.main" in imported
+    assert imported.isdisjoint(HEAVY)
+    assert "elbowroom" in said
+
+
+def test_the_package_is_a_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "elbowroom", "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "Usage: elbowroom" in done.stdout
+    assert all(verb in done.stdout for verb in VERBS)
