@@ -14,6 +14,7 @@ from elbowroom.errors import CorruptData as CorruptData
 from elbowroom.errors import ElbowroomError as ElbowroomError
 from elbowroom.errors import IncompatibleFormat as IncompatibleFormat
 from elbowroom.errors import InvalidArgument as InvalidArgument
+from elbowroom.errors import MissingData as MissingData
 
 __all__ = [
     "BackendUnavailable",
@@ -24,6 +25,7 @@ __all__ = [
     "ElbowroomError",
     "IncompatibleFormat",
     "InvalidArgument",
+    "MissingData",
     "decode",
     "encode",
 ]

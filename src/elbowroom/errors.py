@@ -23,3 +23,7 @@ class BudgetUnreachable(ElbowroomError):
 
 class BackendUnavailable(ElbowroomError, RuntimeError):
     """The compiled module, device or optional package that was asked for is not there."""
+
+
+class MissingData(ElbowroomError):
+    """A data set that was asked for is not on this machine; the text says how to get it."""
