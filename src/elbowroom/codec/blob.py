@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from elbowroom.codec.bound import Bound, Mode
 from elbowroom.codec.checksum import checksum
+from elbowroom.codec.float_env import default_float_env, in_default_float_env, is_default
 from elbowroom.codec.layout import (
     ITEM_BYTES,
     MAX_NDIM,
@@ -107,6 +108,7 @@ class Blob:
         self._exponent = exponent
 
     @property
+    @in_default_float_env
     def recipe(self) -> Recipe:
         """How values became codes and codes bytes."""
         return Recipe.unpack(self._recipe)
@@ -200,6 +202,9 @@ class Blob:
         here, the chunks when they are decoded. Only sizes that the buffer's own length accounts
         for are believed.
         """
+        if not is_default():
+            with default_float_env():
+                return cls.frombytes(buffer)
         return _read(cls, _bytes_of(buffer))
 
     def _payload(self) -> bytes:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from elbowroom.codec.float_env import in_default_float_env
 from elbowroom.errors import InvalidArgument
 
 Array = torch.Tensor | NDArray[Any]
@@ -37,6 +38,7 @@ class Bound:
     value: float = 0.0
     keep_sign: bool = False
 
+    @in_default_float_env
     def __post_init__(self) -> None:
         """Check mode and value and let 0 mean lossless."""
         value = self.value
@@ -97,12 +99,14 @@ class Bound:
         sign = ", keep_sign=True" if self.keep_sign else ""
         return f"Bound.{self.mode.name.lower()}({value}{sign})"
 
+    @in_default_float_env
     def resolve(self, low: float, high: float) -> float:
         """The absolute bound that a range-relative one means for values from low to high."""
         # Two roundings may have raised the product; two steps down undo more than that.
         down = math.nextafter(math.nextafter(self.product(low, high), 0.0), 0.0)
         return max(down, 0.0)
 
+    @in_default_float_env
     def product(self, low: float, high: float) -> float:
         """The value times the range, as `holds` allows it; encoders use `resolve`."""
         span = high - low
@@ -111,6 +115,7 @@ class Bound:
             return min((high * 0.5 - low * 0.5) * self.value * 2, sys.float_info.max)
         return min(span * self.value, sys.float_info.max)
 
+    @in_default_float_env
     def holds(self, x: Array, y: Array) -> bool:
         """Whether y is what decoding may return for x.
 
@@ -146,6 +151,7 @@ class Bound:
             beyond = np.where(difference < 0, -rest, rest) > 0
             return bool(((size < allowed) | ((size == allowed) & ~beyond)).all())
 
+    @in_default_float_env
     def largest_error(self, x: Array, y: Array) -> float:
         """The largest error over the finite values of x, in the units of the bound.
 
@@ -195,8 +201,13 @@ def _pair(x: Array, y: Array) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _numbers(x: Array) -> NDArray[Any]:
     if isinstance(x, torch.Tensor):
-        x = x.detach().cpu()
-        return (x.to(torch.float64) if x.is_floating_point() else x).numpy()
+        # By numpy, on this thread: those of torch may flush denormals.
+        x = x.detach().cpu().resolve_neg()
+        if x.dtype == torch.bfloat16:
+            wide = np.left_shift(x.view(torch.int16).numpy(), 16, dtype=np.int32)
+            x = np.asarray(wide).view(np.float32)
+        else:
+            x = x.numpy()
     with np.errstate(invalid="ignore"):  # signalling NaNs
         return x.astype(np.float64) if x.dtype.kind == "f" else x
 
@@ -204,7 +215,7 @@ def _numbers(x: Array) -> NDArray[Any]:
 def _patterns(x: Array) -> NDArray[Any]:
     """The bits of every item, so that NaNs compare."""
     if isinstance(x, torch.Tensor):
-        x = x.detach().cpu()
+        x = x.detach().cpu().resolve_neg()
         return (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy().view(_word(x))
     return x.astype(x.dtype.newbyteorder("=")).view(_word(x))
 

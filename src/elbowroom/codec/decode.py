@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from elbowroom.codec.backends import backend_named
 from elbowroom.codec.blob import Blob
 from elbowroom.codec.bound import Array
+from elbowroom.codec.float_env import default_float_env, is_default
 from elbowroom.codec.layout import (
     ITEM_BYTES,
     NUMPY_TYPES,
@@ -48,6 +49,9 @@ def decode(
     Raises:
         CorruptData: A chunk is damaged; the text says which.
     """
+    if not is_default():
+        with default_float_env():
+            return decode(blob, out=out, threads=threads, backend=backend)
     if type(blob) is not Blob:
         blob = Blob.frombytes(blob)
     count = thread_count(threads, blob.item_count * ITEM_BYTES[blob._recipe[1]])

@@ -16,6 +16,7 @@ from elbowroom import _native
 from elbowroom.codec.backends import backend_named
 from elbowroom.codec.blob import RAW_CHUNK_ITEMS, Blob
 from elbowroom.codec.bound import Array, Bound, Mode
+from elbowroom.codec.float_env import default_float_env, is_default
 from elbowroom.codec.layout import Source, source_of
 from elbowroom.codec.opaque import opaque
 from elbowroom.codec.quantise import EXACT, Quantiser, settle
@@ -79,6 +80,18 @@ def encode(
     Returns:
         A blob, at most a header larger than the array.
     """
+    if not is_default():
+        with default_float_env():
+            return encode(
+                x,
+                bound,
+                codec=codec,
+                effort=effort,
+                dither=dither,
+                like=like,
+                threads=threads,
+                backend=backend,
+            )
     number = _CODECS.get(codec)
     if type(bound) is not Bound or number is None or effort not in _EFFORTS:
         raise _wrong_option(bound, codec, effort)
