@@ -84,34 +84,77 @@ def test_out_in_inference_mode() -> None:
 @pytest.mark.parametrize(
     ("out", "sentence"),
     [
-        (torch.empty(3, 4, dtype=torch.float64), r"of torch.float32 and shape \[3, 4\], got torch"),
-        (torch.empty(4, 3), r"of torch.float32 and shape \[3, 4\], got torch.float32 and \[4, 3\]"),
-        (torch.empty(4, 3).T, r"the strides \[4, 1\] \(in items\), got \[1, 3\]: leave it out"),
-        (torch.empty(3, 4, requires_grad=True), r"must not require a gradient"),
+        (torch.zeros(3, 4, dtype=torch.float64), r"of torch.float32 and shape \[3, 4\], got torch"),
+        (torch.zeros(4, 3), r"of torch.float32 and shape \[3, 4\], got torch.float32 and \[4, 3\]"),
+        (torch.zeros(4, 3).T, r"the strides \[4, 1\] \(in items\), got \[1, 3\]: make it like"),
+        (torch.zeros(1, 4).expand(3, 4), r"the strides \[4, 1\] \(in items\), got \[0, 1\]"),
+        (torch.zeros(9).as_strided((3, 4), (1, 1)), r"the strides \[4, 1\] .* got \[1, 1\]"),
+        (torch.zeros(3, 4, requires_grad=True), r"must not require a gradient"),
+        (torch.nn.Parameter(torch.zeros(3, 4)), r"must not require a gradient, .* out.detach\(\)"),
+        (torch.zeros(3, 4, device="meta"), r"out has no memory to decode into"),
+        (torch._efficientzerotensor((3, 4)), r"out has no memory to decode into"),
+        (torch.zeros(3, 4)._neg_view(), r"an ordinary tensor, got a negated or unaligned view"),
         (np.empty((3, 4), np.float32), r"out must be a dense torch tensor, got ndarray"),
-        (torch.eye(3).to_sparse(), r"out must be a dense torch tensor, got Tensor"),
+        (torch.eye(3).to_sparse(), r"a dense torch tensor, got one of layout torch.sparse_coo"),
         ([], r"out must be a dense torch tensor, got list"),
     ],
 )
 def test_tensors_that_cannot_be_out(out: Any, sentence: str) -> None:
     with pytest.raises(InvalidArgument, match=sentence):
-        decode(encode(torch.randn(3, 4), BOUND), out=out)
+        decode(encode(torch.ones(3, 4), BOUND), out=out)
+    if isinstance(out, torch.Tensor) and out.layout is torch.strided and not out.is_meta:
+        assert not out.any()
 
 
 def test_arrays_that_cannot_be_out() -> None:
-    blob = encode(np.zeros((3, 4), np.float32), BOUND)
+    blob = encode(np.ones((3, 4), np.float32), BOUND)
+    overlapping = np.lib.stride_tricks.as_strided(np.zeros(9, np.float32), (3, 4), (4, 4))
     read_only = np.zeros((3, 4), np.float32)
     read_only.flags.writeable = False
     for out, sentence in (
-        (torch.empty(3, 4), "out must be a numpy array, got Tensor"),
+        (torch.zeros(3, 4), "out must be a numpy array, got Tensor"),
         (np.zeros((3, 4)), r"of float32 and shape \[3, 4\], got float64"),
         (np.zeros((3, 4), ">f4"), r"of float32 and shape \[3, 4\], got >f4"),
         (np.zeros((4, 3), np.float32).T, r"the strides \[4, 1\]"),
         (np.zeros((3, 8), np.float32)[:, ::2], r"the strides \[4, 1\]"),
-        (read_only, "writeable and aligned"),
+        (np.zeros((3, 4), np.float32)[::-1], r"the strides \[4, 1\] \(in items\), got \[-4, 1\]"),
+        (overlapping, r"the strides \[4, 1\] \(in items\), got \[1, 1\]"),
+        (read_only, "must be writeable, but is read-only: pass a copy"),
+        (np.broadcast_to(np.float32(0), (3, 4)), "must be writeable, but is read-only"),
+        (np.zeros((3, 4), [("a", "f4"), ("b", "i2")])["a"], "must be aligned"),
+        (np.ma.masked_array(read_only.copy(), mask=True), "a numpy array, got MaskedArray"),
     ):
         with pytest.raises(InvalidArgument, match=sentence):
             decode(blob, out=out)  # type: ignore[arg-type]
+        assert not np.asarray(out).any()
+
+
+def test_tensors_without_storage_cannot_be_out() -> None:
+    blob = encode(torch.randn(3, 4), BOUND)
+
+    def mapped(out: torch.Tensor) -> torch.Tensor:
+        with pytest.raises(InvalidArgument, match="out has no memory to decode into: pass a"):
+            decode(blob, out=out)
+        return out
+
+    torch.func.vmap(mapped)(torch.zeros(2, 3, 4))
+    freed = torch.empty(3, 4)
+    freed.untyped_storage().resize_(0)
+    mapped(freed)
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize(("start", "nbytes"), [(0, 399), (0, 40), (25, 499)])
+def test_out_that_reaches_beyond_its_storage(start: int, nbytes: int, backend: Any) -> None:
+    blob = encode(torch.randn(10, 10), Bound.lossless(), codec="raw")
+    storage = torch.full((200,), 7.0)
+    out = storage[start : start + 100].view(10, 10)
+    storage.untyped_storage().resize_(nbytes)
+    with pytest.raises(InvalidArgument, match=f"out must lie within its storage.* of {nbytes}: it"):
+        decode(blob, out=out, backend=backend)
+    assert (storage[: nbytes // 4] == 7).all()
+    storage.untyped_storage().resize_(800)
+    assert decode(blob, out=out, backend=backend) is out
 
 
 def test_options_that_are_refused() -> None:

@@ -160,3 +160,17 @@ def test_tensors_without_memory_are_refused() -> None:
         fake = torch.ones(3)
     with pytest.raises(InvalidArgument, match="a FakeTensor, which wraps other tensors"):
         encode(fake, Bound.absolute(1))
+
+
+@pytest.mark.parametrize("view", ["rows", "columns", "every other", "expanded"])
+def test_tensors_that_reach_beyond_their_storage_are_refused(view: str) -> None:
+    x = torch.ones(20, 30)
+    part = {"rows": x, "columns": x.T, "every other": x[:, ::2], "expanded": x[:, :1].expand(20, 9)}
+    x.untyped_storage().resize_(1000)
+    with pytest.raises(
+        InvalidArgument, match=r"must lie within its storage, got shape .* of 1000:"
+    ):
+        encode(part[view], Bound.absolute(1))
+    # What is left can be encoded, and so can nothing at all.
+    assert torch.equal(decode(encode(x[:8], Bound.lossless())), x[:8])
+    assert decode(encode(x[15:15], Bound.lossless())).shape == (0, 30)

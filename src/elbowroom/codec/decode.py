@@ -17,6 +17,7 @@ from elbowroom.codec.layout import (
     PLAIN_TENSORS,
     TORCH,
     TORCH_TYPES,
+    check_storage,
     strides_in,
 )
 from elbowroom.codec.opaque import opaque
@@ -102,10 +103,7 @@ def _check_target(blob: Blob, pointer: int, given: bool) -> None:
     """Memory must be there, and must not be that of the blob."""
     nbytes = blob.raw_nbytes
     if nbytes and not pointer:
-        raise InvalidArgument(
-            "there is no memory to decode into: leave fake tensor mode, and pass an out that has "
-            "storage"
-        )
+        raise InvalidArgument("there is no memory to decode into: leave fake tensor mode first")
     if not given:
         return
     for segment in blob._segments:
@@ -129,22 +127,44 @@ def _check_torch(
 ) -> None:
     if type(out) not in PLAIN_TENSORS or out.layout is not torch.strided:
         raise InvalidArgument(
-            f"out must be a dense torch tensor, got {type(out).__name__}: leave it out"
+            f"out must be a dense torch tensor, got {_kind(out)}: pass one, or leave out= out"
         )
     if out.requires_grad:
         raise InvalidArgument("out must not require a gradient, but it does: pass out.detach()")
     _check_same(out.dtype, dtype, out.shape, shape, out.stride(), strides)
-    if out.is_neg() or out.data_ptr() % max(dtype.itemsize, 1):
-        raise InvalidArgument("out must be an ordinary tensor, got a negated or unaligned view")
+    try:
+        pointer = out.data_ptr()
+    except RuntimeError:
+        pointer = 0
+    if out.is_meta or (pointer == 0 and out.numel()):
+        raise InvalidArgument(
+            "out has no memory to decode into: pass a tensor with a storage, outside of fake "
+            "tensor modes, vmap and the like"
+        )
+    check_storage(out, "out", out.numel())
+    if out.is_neg() or pointer % dtype.itemsize:
+        raise InvalidArgument(
+            "out must be an ordinary tensor, got a negated or unaligned view: pass a tensor of its "
+            "own, or leave out= out"
+        )
+
+
+def _kind(out: Any) -> str:
+    sparse = isinstance(out, torch.Tensor) and out.layout is not torch.strided
+    return f"one of layout {out.layout}" if sparse else type(out).__name__
 
 
 def _check_numpy(
     out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> None:
-    if not isinstance(out, np.ndarray):
-        raise InvalidArgument(f"out must be a numpy array, got {type(out).__name__}: leave it out")
-    if not (out.flags.writeable and out.flags.aligned):
-        raise InvalidArgument("out must be writeable and aligned, but it is not: leave it out")
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        raise InvalidArgument(
+            f"out must be a numpy array, got {type(out).__name__}: pass an array, or leave out= out"
+        )
+    if not out.flags.writeable:
+        raise InvalidArgument("out must be writeable, but is read-only: pass a copy of it")
+    if not out.flags.aligned:
+        raise InvalidArgument("out must be aligned, but its items are not: pass a copy of it")
     found = tuple(stride // dtype.itemsize for stride in out.strides)
     _check_same(out.dtype, dtype, out.shape, shape, found, strides)
 
@@ -160,7 +180,7 @@ def _check_same(
     if dtype != wanted_dtype or tuple(shape) != tuple(wanted_shape):
         raise InvalidArgument(
             f"out must be of {wanted_dtype} and shape {list(wanted_shape)}, got {dtype} "
-            f"and {list(shape)}: leave it out or make it like the encoded array"
+            f"and {list(shape)}: make it like the encoded array, or leave out= out"
         )
     # The stride of an axis of length 1 moves nothing, and nothing moves in an empty array.
     if 0 not in shape and any(
@@ -169,5 +189,5 @@ def _check_same(
     ):
         raise InvalidArgument(
             f"out must have the strides {list(wanted_strides)} (in items), got {list(strides)}: "
-            "leave it out or make it like the encoded array"
+            "make it like the encoded array, or leave out= out"
         )

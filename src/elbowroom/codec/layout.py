@@ -153,13 +153,15 @@ def _torch_source(x: torch.Tensor) -> Source:
     dtype, item_bytes = found
     shape = x.shape
     layout = dense_layout(shape, x.stride(), 1)
-    if layout is None or len(shape) > MAX_NDIM:
-        check_ndim(len(shape))
-        return _torch_source(x.detach().contiguous())
     try:
         pointer = x.data_ptr()
     except RuntimeError:
         pointer = 0
+    if pointer:
+        check_storage(x, "a tensor to encode", layout.items if layout else None)
+    if layout is None or len(shape) > MAX_NDIM:
+        check_ndim(len(shape))
+        return _torch_source(x.detach().contiguous())
     if pointer % item_bytes:
         return _torch_source(x.detach().clone())
     if pointer == 0 and layout.items:
@@ -168,6 +170,23 @@ def _torch_source(x: torch.Tensor) -> Source:
             "without: it was freed, or a transform is tracing (there, use torch.ops.elbowroom)"
         )
     return Source(TORCH, dtype, item_bytes, shape, layout, pointer, None, x)
+
+
+def check_storage(x: torch.Tensor, what: str, items: int | None = None) -> None:
+    """Refuse a tensor that reaches beyond its storage, which anyone may have made smaller.
+
+    `items` is how far it reaches if it is dense; None lets its strides say that.
+    """
+    if items is None:
+        last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
+        items = last + 1 if x.numel() else 0
+    needed = (x.storage_offset() + items) * x.itemsize
+    found = x.untyped_storage().nbytes()
+    if items and found < needed:
+        raise InvalidArgument(
+            f"{what} must lie within its storage, got shape {tuple(x.shape)}, which takes {needed} "
+            f"bytes, in a storage of {found}: it was made smaller, so resize it back"
+        )
 
 
 def _unusual_torch_source(x: torch.Tensor) -> Source:
