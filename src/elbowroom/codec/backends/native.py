@@ -1,6 +1,7 @@
 """The compiled kernels behind the seam: memory for their results, and their verdicts as errors."""
 
 import ctypes
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,16 @@ from numpy.typing import NDArray
 from elbowroom import _native
 from elbowroom.codec.blob import Segment
 from elbowroom.codec.layout import ITEM_BYTES
+from elbowroom.codec.recipe import Codec
 from elbowroom.errors import CorruptData
 
 # Reserving the worst case of a large array at once could exceed what the system lends, so that
 # it is encoded in rounds of one segment a thread, each of at most this many bytes of items.
 SEGMENT_BYTES = 64 << 20
+
+# What does not compress may grow, and is then stored in another way. How far a result may outgrow
+# its items before that is known: a quarter of them, or this.
+SPARE_BYTES = 16 << 20
 
 _VERDICTS = {
     1: "its checksum does not match",
@@ -27,7 +33,9 @@ def encode(
 ) -> tuple[tuple[Segment, ...], NDArray[np.uint32]]:
     """The chunks of some items: at most one segment for a thread in each round.
 
-    Once the result has outgrown the items the rest is left out: no caller keeps it.
+    A round is no larger than the result has room for: the first is expected to take its worst
+    case, the others twice what those before took; but every thread has a chunk to work on. Once
+    the result has outgrown the items the rest is left out: no caller keeps it.
     """
     if items == 0:
         return (), np.empty((0, 2), np.uint32)
@@ -42,18 +50,23 @@ def encode(
         data.resize(used, refcheck=False)
         return (Segment(data, 0, 1),), directory
     width = min(threads, chunks)
-    most = max(1, SEGMENT_BYTES // (length * ITEM_BYTES[recipe[1]]))
-    parts = min(width * -(-chunks // (width * most)), chunks)
-    edges = [(chunks * part // parts, chunks * (part + 1) // parts) for part in range(parts)]
+    chunk_nbytes = length * ITEM_BYTES[recipe[1]]
+    most = width * max(1, SEGMENT_BYTES // chunk_nbytes)
     full = _native.chunk_capacity(recipe, length)
     last = _native.chunk_capacity(recipe, items - (chunks - 1) * length)
+    raw_nbytes = items * ITEM_BYTES[recipe[1]]
+    room = raw_nbytes + max(raw_nbytes // 4, SPARE_BYTES)
     segments: list[Segment] = []
-    raw_nbytes, total = items * ITEM_BYTES[recipe[1]], 0
-    for start in range(0, parts, width):
-        if total > raw_nbytes:
-            # It will be stored in another way: what is left would only take memory.
-            break
-        bounds = edges[start : start + width]
+    start = total = 0
+    # Blocks are hardly ever longer than their items: only dense is tried on a part first.
+    expected = full if recipe[0] == Codec.DENSE else chunk_nbytes
+    while start < chunks and total <= raw_nbytes:
+        left = chunks - start
+        even = -(-left // -(-left // most))
+        count = min(even, max((room - total) // expected, width))
+        parts = min(width, count)
+        edges = [start + count * part // parts for part in range(parts + 1)]
+        bounds = list(pairwise(edges))
         fresh = [
             np.empty(full * (end - first) + (last - full) * (end == chunks), np.uint8)
             for first, end in bounds
@@ -68,6 +81,8 @@ def encode(
             data.resize(size, refcheck=False)
             segments.append(Segment(data, first, end))
             total += size
+        start += count
+        expected = min(full, 2 * total // start + 1)
     return tuple(segments), directory
 
 
