@@ -127,6 +127,9 @@ def test_segments_are_cut_into_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pieces == whole
     assert same_bits(decode(pieces, threads=2), decode(whole, threads=1))
     assert sum(segment.size for segment in pieces.segments) == whole.payload_nbytes
+    monkeypatch.setattr(native, "SPARE_BYTES", 0)
+    for threads in (1, 2, 3, 16):
+        assert encode(x, Bound.range_relative(1e-3), codec="block", threads=threads) == whole
 
 
 def test_gradients_are_ignored() -> None:
@@ -222,6 +225,69 @@ def test_like_that_does_not_fit_is_chosen_anew() -> None:
         assert check(other, bound, like=known) == encode(other, bound)
     assert encode(x, bound, codec="block", like=like) == encode(x, bound, codec="block")
     assert encode(x, Bound.lossless(), like=like) == encode(x, Bound.lossless())
+
+
+def arrays_that_change() -> dict[str, tuple[Array, Array, float, float]]:
+    """An array, a later one that no longer resembles it, and the bounds of both."""
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((100, 200)).astype(np.float32)
+    smooth = np.cumsum(np.cumsum(noise, 0), 1) * np.float32(1e-3)
+    gaps = np.where(rng.random(noise.shape) < 0.5, np.float32(-0.0), noise)
+    half = torch.from_numpy(noise).bfloat16()
+    whole = (noise * 100).astype(np.int32)
+    return {
+        "a thousand times larger": (noise, noise * 1000, 1e-2, 1e-2),
+        "a thousand times smaller": (noise * 1000, noise, 1e-2, 1e-2),
+        "a smooth one larger": (smooth, smooth * 100_000, 1e-2, 1e-2),
+        "no longer smooth": (smooth, noise, 1e-2, 1e-2),
+        "smooth now": (noise, smooth, 1e-2, 1e-2),
+        "within a tighter bound": (noise, noise * 1000, 1e-1, 1e-2),
+        "with negative zeros": (noise, gaps, 1e-1, 1e-1),
+        "bfloat16": (half, half * 1000, 1e-1, 1e-1),
+        "integers": (whole, whole * 10_000, 0, 0),
+    }
+
+
+@pytest.mark.parametrize("codec", ["block", "dense", "auto"])
+@pytest.mark.parametrize("change", arrays_that_change())
+def test_like_is_noticed_when_it_no_longer_fits(change: str, codec: Any) -> None:
+    before, after, loose, tight = arrays_that_change()[change]
+    like = encode(before, Bound.absolute(loose), codec=codec)
+    alone = encode(after, Bound.absolute(tight), codec=codec)
+    blob = check(after, Bound.absolute(tight), codec=codec, like=like)
+    assert blob.nbytes <= 1.03 * alone.nbytes
+    for threads in (1, 3):
+        again = encode(after, Bound.absolute(tight), codec=codec, like=like, threads=threads)
+        assert again == blob
+    # And what was chosen anew is what the next one resembles.
+    assert encode(after, Bound.absolute(tight), codec=codec, like=blob) == blob
+
+
+def test_like_is_noticed_by_every_backend() -> None:
+    x = make_values(9000, torch.float32, "noisy", 4)
+    bound = Bound.range_relative(1e-3)
+    like = encode(x, bound)
+    later = torch.cat([x[:8990], 1e4 * x[:10]])
+    fast = check(later, Bound.absolute(like.recipe.limit / 300), like=like)
+    slow = encode(later, fast.bound, like=like, backend="reference")
+    assert fast == slow == encode(later, fast.bound)
+
+
+def test_like_of_a_looser_bound_may_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = make_values(20_000, torch.float32, "smooth", 2).reshape(100, 200)
+    like = encode(x, Bound.absolute(1e-2))
+    for name in ("choose", "sample"):
+        monkeypatch.setattr(_native, name, lambda *_: pytest.fail("sampled"))
+    for value in (1e-3, 2e-3, 5e-3, 9e-3, 1.1e-2, 3e-2):
+        assert encode(x, Bound.absolute(value), like=like).recipe.weights == like.recipe.weights
+
+
+@settings(max_examples=100)
+@given(x=arrays(), y=arrays(), bound=bounds(), other=bounds(), codec=st.sampled_from(CODECS))
+def test_any_like_keeps_every_bound(
+    x: Array, y: Array, bound: Bound, other: Bound, codec: str
+) -> None:
+    check(y, bound, like=encode(x, other), codec=codec)
 
 
 # --- refusals ----------------------------------------------------------------------------------

@@ -20,12 +20,15 @@ from elbowroom.codec.float_env import default_float_env, is_default
 from elbowroom.codec.layout import Source, source_of
 from elbowroom.codec.opaque import opaque
 from elbowroom.codec.quantise import EXACT, Quantiser, settle
-from elbowroom.codec.recipe import Codec, Dtype
+from elbowroom.codec.recipe import Codec, Dtype, Rule
 from elbowroom.codec.threads import thread_count
 from elbowroom.errors import InvalidArgument
 
 # Below this many items the tables of the dense codec cost more than they save.
 SMALL_ITEMS = 8192
+
+# Below this many bytes a better choice is not worth looking for.
+_SMALL_PAYLOAD = 4096
 
 _AUTO = -1
 _CODECS = {
@@ -38,11 +41,13 @@ _EFFORTS = {"ratio", "speed"}
 _DENSE = int(Codec.DENSE)
 _BLOCK = int(Codec.BLOCK)
 _RAW = int(Codec.RAW)
+_EXACT = int(Rule.EXACT)
 _WIDEST_FLOAT = int(Dtype.F64)
 
 # A recipe: what the quantiser settles and the method, then columns and rows, then the rest of
 # the choices, whose meaning is the kernels' business.
 _FRONT = struct.Struct("<BBB?IdddB3x")
+_LIMIT = slice(24, 32)
 _GEOMETRY = slice(36, 44)
 _REST = bytes(20)
 
@@ -73,7 +78,8 @@ def encode(
         dither: A seed. The error then is uniform noise that does not depend on the value, which
             keeps averages unbiased.
         like: A blob of a similar array, such as the same tensor one step earlier: its choices are
-            taken over, which saves looking for them.
+            taken over, which saves looking for them. Where the result shows that they no longer
+            fit, they are made anew.
         threads: By default ELBOWROOM_THREADS or torch's number, and one for small arrays.
         backend: "reference" is the slow oracle.
 
@@ -107,23 +113,31 @@ def encode(
     items = layout.items
     raw_nbytes = items * item_bytes
     count = thread_count(threads, raw_nbytes)
+    if like is not None and not _resembles(like, dtype, layout.geometry):
+        like = None
+    number = alone = _RAW if items == 0 else number
     if number == _AUTO:
-        number = _BLOCK if effort == "speed" or items < SMALL_ITEMS else _DENSE
-        if like is not None and like._recipe[0] != _RAW:
+        number = alone = _BLOCK if effort == "speed" or items < SMALL_ITEMS else _DENSE
+        if like is not None:
             number = like._recipe[0]
-    if items == 0:
-        number = _RAW
 
-    quantiser, exponent = EXACT, None
-    if number != _RAW and dtype <= _WIDEST_FLOAT and bound.mode != Mode.LOSSLESS:
-        quantiser, exponent = _quantiser(source, bound, dither, like, count)
-    recipe = _recipe(number, source, quantiser, effort, like)
+    recipe, exponent = _choices(number, source, bound, dither, effort, like, count)
     segments, directory = program.encode(recipe, pointer, items, count)
     payload = _size(segments)
+    if like is not None and not (
+        _fits_still(like, recipe, items, payload)
+        and _smaller(payload, len(directory), items, raw_nbytes)
+    ):
+        fresh, exponent = _choices(alone, source, bound, dither, effort, None, count)
+        if fresh != recipe:
+            segments = ()
+            number, recipe = alone, fresh
+            segments, directory = program.encode(recipe, pointer, items, count)
+            payload = _size(segments)
     if number != _RAW and not _smaller(payload, len(directory), items, raw_nbytes):
         # Freed before anything else is tried: the peak of the memory is the array and one result.
         segments = ()
-        if quantiser is not EXACT and effort == "ratio":
+        if recipe[2] != _EXACT and effort == "ratio":
             recipe = _recipe(number, source, EXACT, effort, None)
             segments, directory = program.encode(recipe, pointer, items, count)
             payload = _size(segments)
@@ -147,6 +161,53 @@ def encode(
     )
 
 
+def _resembles(like: Blob, dtype: int, geometry: bytes) -> bool:
+    """Whether choices were made for the blob, and for arrays of this type and shape of rows."""
+    known = like._recipe
+    return known[0] != _RAW and known[1] == dtype and known[_GEOMETRY] == geometry
+
+
+def _fits_still(like: Blob, recipe: bytes, items: int, payload: int) -> bool:
+    """Whether a result is about what the earlier blob promises, or too small to matter.
+
+    What takes more than one and a half times the bits of an item, or less than the inverse of
+    that, is another array under choices made for the earlier one: a shift that makes every code
+    escape, weights for neighbours that no longer resemble. A bound that is n bits tighter may take
+    n bits more. All in integers, so that every machine comes to the same.
+    """
+    known = like._recipe
+    if payload < _SMALL_PAYLOAD or recipe[:3] != known[:3] or not like.item_count:
+        return True
+    tighter = looser = 0
+    if recipe[_LIMIT] != known[_LIMIT]:
+        # Exponents of two limits tell their ratio up to a factor of two.
+        steps = _exponent(known[_LIMIT]) - _exponent(recipe[_LIMIT])
+        tighter, looser = max(0, 1 + steps), max(0, 1 - steps)
+    now, before = 8 * payload * like.item_count, 8 * like.payload_nbytes * items
+    bit = items * like.item_count
+    return 2 * (before - looser * bit) <= 3 * now and 2 * (now - tighter * bit) <= 3 * before
+
+
+def _exponent(double: bytes) -> int:
+    return (int.from_bytes(double, "little") >> 52) & 0x7FF
+
+
+def _choices(
+    codec: int,
+    source: Source,
+    bound: Bound,
+    dither: int | None,
+    effort: str,
+    like: Blob | None,
+    threads: int,
+) -> tuple[bytes, int | None]:
+    """The recipe, and the exponent that its quantiser was settled with."""
+    quantiser, exponent = EXACT, None
+    if codec != _RAW and source.dtype <= _WIDEST_FLOAT and bound.mode != Mode.LOSSLESS:
+        quantiser, exponent = _quantiser(source, bound, dither, like, threads)
+    return _recipe(codec, source, quantiser, effort, like), exponent
+
+
 def _quantiser(
     source: Source, bound: Bound, dither: int | None, like: Blob | None, threads: int
 ) -> tuple[Quantiser, int]:
@@ -155,7 +216,7 @@ def _quantiser(
     if bound.mode == Mode.RANGE_RELATIVE:
         low, high, finite = _native.extent(dtype, pointer, items, threads)
         bound = Bound.absolute(bound.resolve(low, high) if finite else 0, keep_sign=bound.keep_sign)
-    if like is not None and like._exponent is not None and like._recipe[1] == dtype:
+    if like is not None and like._exponent is not None and like._recipe[2] != _EXACT:
         exponent, negative_zero = like._exponent, like._recipe[3] != 0
     else:
         largest, negative_zero = _native.sample(dtype, pointer, items)
@@ -173,8 +234,8 @@ def _recipe(
         return recipe
     if like is not None:
         known = like._recipe
-        # The choices suit arrays of one type and shape of rows, under one rule.
-        if known[:3] == recipe[:3] and known[_GEOMETRY] == geometry:
+        # The choices suit one codec and one rule.
+        if known[:3] == recipe[:3]:
             return b"".join((recipe[:32], known[32:]))
     items = source.layout.items
     if codec == _DENSE or (effort == "ratio" and items >= SMALL_ITEMS):
