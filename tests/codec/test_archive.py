@@ -163,7 +163,7 @@ def test_later_versions_and_strangers() -> None:
     with pytest.raises(er.IncompatibleFormat, match="got version 2"):
         Archive(forge((4, b"\2")))
     with pytest.raises(er.IncompatibleFormat, match="magic"):
-        Archive(io.BytesIO(b"ELBR" + WHOLE[4:]))
+        Archive(io.BytesIO(b"ELBX" + WHOLE[4:]))
 
 
 def test_a_damaged_blob_is_named() -> None:
@@ -185,3 +185,23 @@ def test_random_bytes_are_only_ever_refused(tail: bytes, signed: bool) -> None:
     except (er.CorruptData, er.IncompatibleFormat):
         return
     assert head[8:12] == bytes(4)
+
+
+def test_an_archive_is_not_a_blob() -> None:
+    for read in (er.Blob.frombytes, er.decode):
+        for data in (WHOLE, WHOLE[:4]):
+            with pytest.raises(er.IncompatibleFormat, match=r"archive\.Archive\(file\) and read a"):
+                read(data)
+
+
+def test_a_blob_is_not_an_archive() -> None:
+    with pytest.raises(er.IncompatibleFormat, match=r"a single blob, .* Blob\.frombytes\(file\.r"):
+        Archive(io.BytesIO(BLOBS["ids"].tobytes()))
+
+
+def test_an_archive_is_read_from_an_open_file() -> None:
+    for wrong in ("x.er", WHOLE):
+        with pytest.raises(
+            er.InvalidArgument, match=r"got (str|bytes): pass open\(name, 'rb'\), or"
+        ):
+            Archive(wrong)  # type: ignore[arg-type]

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from elbowroom.codec.blob import Blob
+from elbowroom.codec.blob import ARCHIVE_MAGIC, Blob
+from elbowroom.codec.blob import MAGIC as BLOB_MAGIC
 from elbowroom.codec.checksum import checksum
 from elbowroom.errors import CorruptData, IncompatibleFormat, InvalidArgument
 
-MAGIC = b"ELBA"
+MAGIC = ARCHIVE_MAGIC
 VERSION = 1
 ALIGNMENT = 64
 
@@ -84,6 +85,11 @@ class Archive:
     """A readable archive: its index, and each blob when it is asked for."""
 
     def __init__(self, file: BinaryIO) -> None:
+        if not hasattr(file, "seek"):
+            raise InvalidArgument(
+                f"an open binary file was expected, got {type(file).__name__}: pass "
+                "open(name, 'rb'), or io.BytesIO(data)"
+            )
         self._file = file
         self.entries: dict[str, Entry] = _read_index(file)
 
@@ -110,9 +116,14 @@ def _read_index(file: BinaryIO) -> dict[str, Entry]:
     file.seek(0)
     head = file.read(_HEAD.size)
     # What is no archive at all is told apart from an archive that was cut short.
+    if head[:4] == BLOB_MAGIC:
+        raise IncompatibleFormat(
+            "a single blob, not an archive of named ones: read it with Blob.frombytes(file.read())"
+        )
     if head[:4] != MAGIC:
         raise IncompatibleFormat(
-            f"an archive begins with magic {MAGIC!r}, this file with {head[:4]!r}"
+            f"an archive begins with magic {MAGIC!r}, this file with {head[:4]!r}: "
+            "pass a file made by 'elbowroom encode' or ArchiveWriter"
         )
     if len(head) < _HEAD.size:
         raise CorruptData(f"the archive ends after {len(head)} bytes, within its header")

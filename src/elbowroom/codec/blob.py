@@ -7,13 +7,14 @@ import math
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from elbowroom.codec.bound import Bound, Mode
+from elbowroom.codec.buffers import Bytes, Segment, Writable, bytes_of
 from elbowroom.codec.checksum import checksum
 from elbowroom.codec.float_env import default_float_env, in_default_float_env, is_default
 from elbowroom.codec.layout import (
@@ -30,6 +31,7 @@ from elbowroom.codec.recipe import Codec, Recipe, Rule
 from elbowroom.errors import CorruptData, IncompatibleFormat, InvalidArgument
 
 MAGIC = b"ELBR"
+ARCHIVE_MAGIC = b"ELBA"  # of the other format, docs/archive.md
 VERSION = 1
 RAW_CHUNK_ITEMS = 4194304
 
@@ -40,24 +42,6 @@ _KINDS = {1: TORCH, 2: NUMPY}
 _KIND_NUMBERS = {name: number for number, name in _KINDS.items()}
 _KEEP_SIGN = 1
 _CODEC_NAMES = {int(codec): codec.name.lower() for codec in Codec}
-
-Bytes = NDArray[np.uint8]
-
-
-class Segment(NamedTuple):
-    """Consecutive chunks, one after another in memory."""
-
-    data: Bytes
-    first_chunk: int
-    end_chunk: int
-
-
-class Writable(Protocol):
-    """A binary file, or what behaves like one."""
-
-    def write(self, data: memoryview, /) -> int | None:
-        """Write some of the bytes and say how many; None means all."""
-        ...
 
 
 class Blob:
@@ -174,6 +158,32 @@ class Blob:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __copy__(self) -> "Blob":
+        return self._duplicate(self._directory, self._segments)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Blob":
+        copies = tuple(segment._replace(data=segment.data.copy()) for segment in self._segments)
+        return self._duplicate(self._directory.copy(), copies)
+
+    def _duplicate(self, directory: NDArray[np.uint32], segments: tuple[Segment, ...]) -> "Blob":
+        return Blob(
+            self._recipe,
+            self.bound,
+            self.kind,
+            self.shape,
+            self._order,
+            self.item_count,
+            directory,
+            segments,
+            self.payload_nbytes,
+            self.device,
+            self._exponent,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As bytes, so that a blob that was pickled is checked on arrival like any other.
+        return restore, (self.tobytes(), self.device)
+
     @opaque
     def tobytes(self) -> bytes:
         """The blob as bytes, readable by every version that knows the format's version."""
@@ -205,7 +215,7 @@ class Blob:
         if not is_default():
             with default_float_env():
                 return cls.frombytes(buffer)
-        return _read(cls, _bytes_of(buffer))
+        return _read(cls, bytes_of(buffer))
 
     def _payload(self) -> bytes:
         return b"".join(segment.data.data for segment in self._segments)
@@ -230,6 +240,13 @@ class Blob:
         return checked + _CLOSING.pack(checksum(checked), 0)
 
 
+def restore(data: bytes, device: torch.device | None) -> Blob:
+    """Read a blob that was pickled."""
+    blob = Blob.frombytes(data)
+    blob.device = device
+    return blob
+
+
 def header_nbytes(ndim: int, chunks: int) -> int:
     """Bytes of everything before the payload."""
     return _FIXED.size + (9 * ndim + 7) // 8 * 8 + 8 * chunks + _CLOSING.size
@@ -241,32 +258,21 @@ def largest_nbytes(ndim: int, items: int, item_bytes: int) -> int:
     return header_nbytes(ndim, chunks) + items * item_bytes
 
 
-def _bytes_of(buffer: Any) -> Bytes:
-    try:
-        view = memoryview(buffer)
-    except TypeError:
-        raise InvalidArgument(
-            f"a blob's bytes were expected, got {type(buffer).__name__}: pass bytes, bytearray, "
-            "memoryview, mmap or a numpy array of uint8"
-        ) from None
-    if not view.c_contiguous:
-        raise InvalidArgument(
-            "a blob's bytes must lie one after another, got a strided buffer: pass a copy"
-        )
-    # An empty buffer can be neither cast nor read by numpy.
-    return np.frombuffer(view.cast("B") if view.nbytes else b"\0", np.uint8)[: view.nbytes]
-
-
 def _require(holds: bool, field: str, found: object) -> None:
     if not holds:
         raise CorruptData(f"the blob's header is damaged or forged: {field}: {found}")
 
 
 def _read(cls: type[Blob], data: Bytes) -> Blob:
-    if data[:4].tobytes() != MAGIC:
-        raise CorruptData(
-            f"not a blob: magic: {MAGIC!r} was expected, found {data[:4].tobytes()!r}"
+    begin = data[:4].tobytes()
+    if begin == ARCHIVE_MAGIC:
+        raise IncompatibleFormat(
+            "an archive of named blobs, not a single blob: open it with "
+            "elbowroom.codec.archive.Archive(file) and read a blob by its name, or decode the "
+            "file with 'elbowroom decode'"
         )
+    if begin != MAGIC:
+        raise CorruptData(f"not a blob: magic: {MAGIC!r} was expected, found {begin!r}")
     if data.size >= 6 and (version := int.from_bytes(data[4:6].tobytes(), "little")) != VERSION:
         raise IncompatibleFormat(
             f"version: this release reads blobs of version {VERSION}, found {version}: "

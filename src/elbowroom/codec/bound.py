@@ -94,6 +94,10 @@ class Bound:
         """Every bit comes back, those of NaNs included."""
         return cls(Mode.LOSSLESS)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Through the checks above, also when it was pickled.
+        return Bound, (self.mode, self.value, self.keep_sign)
+
     def __repr__(self) -> str:
         value = "" if self.mode == Mode.LOSSLESS else repr(self.value)
         sign = ", keep_sign=True" if self.keep_sign else ""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elbowroom import _native
-from elbowroom.codec.blob import Segment
+from elbowroom.codec.buffers import Segment
 from elbowroom.codec.layout import ITEM_BYTES
 from elbowroom.codec.recipe import Codec
 from elbowroom.errors import CorruptData

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from elbowroom.codec.backends import reference
 from elbowroom.codec.backends.reference.checksum import checksum
 from elbowroom.codec.backends.reference.numbers import NUMPY_TYPES, Items
-from elbowroom.codec.blob import Segment
+from elbowroom.codec.buffers import Segment
 from elbowroom.codec.recipe import Recipe
 from elbowroom.errors import CorruptData
 
