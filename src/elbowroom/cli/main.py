@@ -6,17 +6,25 @@ from importlib import import_module
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from elbowroom import __version__
-from elbowroom.errors import ElbowroomError, InvalidArgument
+from elbowroom.errors import CorruptData, ElbowroomError, InvalidArgument
 
 # Each verb is a module of this package that holds either a function of the same
 # name (a command) or `app`, a typer.Typer (a group of commands). Help lists them
 # in this order.
-VERBS = ("demo", "encode", "decode", "inspect", "bench", "doctor")
+VERBS = ("demo", "encode", "decode", "inspect", "bench", "data", "doctor")
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
+
+
+class _Verbs(TyperGroup):
+    """Lists commands and groups of commands as VERBS does."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        return sorted(super().list_commands(ctx), key=VERBS.index)
 
 
 def _show_version(wanted: bool) -> None:
@@ -38,6 +46,7 @@ def build(words: list[str]) -> typer.Typer:
     """Return the application with the verb that the words begin with, or with all verbs."""
     app = typer.Typer(
         name="elbowroom",
+        cls=_Verbs,
         add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -63,10 +72,14 @@ def main(words: list[str] | None = None) -> None:
             signal.signal(number, lambda caught, _: sys.exit(128 + caught))
     try:
         build(words)(args=words, prog_name="elbowroom")
+    except CorruptData as error:
+        _fail(CorruptData(f"{error}; fetch the file again, or make it anew"), EXIT_REFUSED)
     except ElbowroomError as error:
         _fail(error, EXIT_REFUSED)
     except FileNotFoundError as error:
         _fail(InvalidArgument(f"{error.filename} is not there: check the name"), EXIT_REFUSED)
+    except ImportError as error:
+        _fail(ImportError(f"{error}: see what 'elbowroom doctor' finds missing"), EXIT_FAILED)
     except OSError as error:
         _fail(error, EXIT_FAILED)
 
