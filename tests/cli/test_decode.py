@@ -127,10 +127,14 @@ def test_refusals(archive_file: Path, blob_file: Path, tmp_path: Path, command: 
     assert ended.code == 2 and "can hold one array, here are 6" in ended.err
     ended = command("decode", blob_file, tmp_path / "y.txt")
     assert ended.code == 2 and "must end in one of" in ended.err
-    ended = command("decode", blob_file, archive_file)
+    ended = command("decode", blob_file, archive_file, "--force")
+    assert ended.code == 2 and "must end in one of" in ended.err
+    ended = command("decode", blob_file, tmp_path / "in.npz")
     assert ended.code == 2 and "--force" in ended.err
-    ended = command("decode", blob_file, blob_file, "--force")
-    assert ended.code == 2 and "is the file that is read" in ended.err
+    ended = command("decode", blob_file, tmp_path / "y.npy", "--name", "x")
+    assert ended.code == 2 and "a single array, which has no name" in ended.err
+    ended = command("decode", tmp_path / "in.npz", tmp_path / "y.npy")
+    assert ended.code == 2 and "or encode it first" in ended.err
     ended = command("decode", tmp_path / "no.er", tmp_path / "y.npy")
     assert ended.code == 2 and "no.er" in ended.err
     assert not (tmp_path / "y.npy").exists() and not (tmp_path / "y.txt").exists()
@@ -170,7 +174,10 @@ def test_an_archive_of_nothing(tmp_path: Path, command: Command) -> None:
     assert command("inspect", tmp_path / "x.er").code == 0
     assert command("decode", tmp_path / "x.er", tmp_path / "y.npz").code == 0
     assert np.load(tmp_path / "y.npz").files == []
-    assert command("decode", tmp_path / "x.er", tmp_path / "y.npy").code == 2
+    ended = command("decode", tmp_path / "x.er", tmp_path / "y.npy")
+    assert ended.code == 2 and "here is none: write .npz" in ended.err
+    ended = command("decode", tmp_path / "x.er", tmp_path / "z.npz", "--name", "a")
+    assert ended.code == 2 and "choose another file, it is empty" in ended.err
 
 
 def test_a_reserved_name_is_refused(tmp_path: Path, command: Command) -> None:

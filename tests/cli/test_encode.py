@@ -291,6 +291,12 @@ BAD_WORDS: dict[str, tuple[list[str], str]] = {
     "negative": (["--absolute", "-1"], "-1"),
     "not a number": (["--absolute", "nan"], "nan"),
     "large share": (["--pointwise", "2"], "below 1"),
+    "share of one": (["--pointwise", "1"], "below 1"),
+    "whole range": (["--range", "1"], "--range 1 lets values move by the whole range"),
+    "more than the range": (["--range", "2", "--keep-sign"], "pass a share below 1"),
+    "infinite range": (["--range", "inf"], "pass a share below 1"),
+    "no range": (["--range", "nan"], "finite and positive"),
+    "infinite": (["--absolute", "inf"], "finite and positive"),
     "shape of npy": (["--lossless", "--shape", "3"], "has its own"),
 }
 
@@ -303,6 +309,29 @@ def test_bad_options_are_one_sentence(
     ended = command("encode", tmp_path / "x.npy", tmp_path / "x.er", *words)
     assert ended.code == 2 and sentence in ended.err
     assert not (tmp_path / "x.er").exists()
+
+
+def test_a_bound_that_leaves_nothing_is_noted(
+    image: np.ndarray, tmp_path: Path, command: Command
+) -> None:
+    flat, whole = np.ones(9, np.float32), np.arange(9)
+    np.savez(tmp_path / "x.npz", image=image, flat=flat, whole=whole, large=100 * image)
+    words = ("encode", tmp_path / "x.npz", tmp_path / "x.er", "--absolute", "9")
+    ended = command(*words)
+    assert ended.code == 0
+    assert ended.err == (
+        "elbowroom: note: array 'image' varies by no more than the bound of 9, so that nothing of "
+        "it is left: a smaller one keeps more\n"
+    )
+    assert "note" in command(*words, "--force", "--json").err
+    assert command(*words, "--force", "--keep-sign").err == ""
+    assert command(*words[:-1], "0.1", "--force").err == ""
+
+
+def test_what_did_not_shrink_is_not_called_smaller(tmp_path: Path, command: Command) -> None:
+    np.save(tmp_path / "x.npy", np.ones(1))
+    ended = command("encode", tmp_path / "x.npy", tmp_path / "x.er", "--lossless")
+    assert ended.code == 0 and "bytes for 8, not smaller" in ended.out
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,29 @@ def test_an_archive(image: np.ndarray, tmp_path: Path, command: Command) -> None
     found = command("inspect", tmp_path / "x.er", "--json").json
     assert [blob["name"] for blob in found["blobs"]] == ["first", "second"]
     ended = command("inspect", tmp_path / "x.er", "--name", "third")
-    assert ended.code == 2 and "'third'" in ended.err
+    assert ended.code == 2 and "named 'third': choose one of 'first', 'second'" in ended.err
+
+
+def test_one_of_everything_is_in_the_singular(tmp_path: Path, command: Command) -> None:
+    np.savez(tmp_path / "in.npz", only=np.ones(1, np.float32))
+    assert command("encode", tmp_path / "in.npz", tmp_path / "x.er", "--lossless").code == 0
+    listed = command("inspect", tmp_path / "x.er").out
+    assert "archive of 1 blob," in listed and "lossless " in listed and "lossless 0" not in listed
+    assert " 1 item," in command("inspect", tmp_path / "x.er", "--name", "only").out
+
+
+def test_damage_in_several_chunks_is_counted(tmp_path: Path, command: Command) -> None:
+    x = np.random.default_rng(0).standard_normal(200_000).astype(np.float32)
+    np.savez(tmp_path / "in.npz", noise=x)
+    words = ("--absolute", "1e-2", "--codec", "block")
+    assert command("encode", tmp_path / "in.npz", tmp_path / "x.er", *words).code == 0
+    content = bytearray((tmp_path / "x.er").read_bytes())
+    content[len(content) // 2] ^= 1
+    content[-1] ^= 1
+    (tmp_path / "x.er").write_bytes(content)
+    ended = command("inspect", tmp_path / "x.er")
+    assert "2 of 4 chunks damaged" in ended.out
+    assert "x.er, blob 'noise': 2 chunks do not match their checksums, the first" in ended.err
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,)])
@@ -108,7 +130,8 @@ def test_damage_is_shown_and_refused(image: np.ndarray, tmp_path: Path, command:
     (tmp_path / "x.er").write_bytes(content)
     ended = command("inspect", tmp_path / "x.er", "--chunks")
     assert ended.code == 2
-    assert "damaged" in ended.out and "do not match" in ended.err
+    assert "1 of 1 chunk damaged" in ended.out
+    assert "x.er: the checksum of chunk 0 of 1 does not match; fetch the file again" in ended.err
     found = command("inspect", tmp_path / "x.er", "--json")
     assert found.code == 2 and found.json["blobs"][0]["damaged_chunks"] == [0]
     content[40] ^= 1

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 import typer
 
-from elbowroom import InvalidArgument, __version__
+from elbowroom import CorruptData, InvalidArgument, __version__
 from elbowroom.cli import doctor
 from elbowroom.cli.main import VERBS, main
 
@@ -30,8 +30,9 @@ def test_every_verb_has_its_module_and_help(verb: str, capsys: pytest.CaptureFix
 
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
-    text = capsys.readouterr().out
-    assert all(verb in text for verb in VERBS)
+    lines = capsys.readouterr().out.splitlines()
+    words = [line.strip("│ ").split(" ")[0] for line in lines]
+    assert tuple(word for word in words if word in VERBS) == VERBS
 
 
 def test_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,7 +48,10 @@ def test_unknown_verb_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(InvalidArgument("bound must be positive, got -1"), 2), (OSError("disk is full"), 1)],
+    [
+        (InvalidArgument("bound must be positive, got -1"), 2),
+        (OSError("disk is full"), 1),
+    ],
     ids=["refused", "failed"],
 )
 def test_expected_failures_are_one_sentence(
@@ -64,6 +68,29 @@ def test_expected_failures_are_one_sentence(
     shown = capsys.readouterr()
     assert shown.err == f"elbowroom: {error}\n"
     assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "advice"),
+    [
+        (CorruptData("x.er is cut off"), 2, "; fetch the file again, or make it anew"),
+        (ImportError("No module named 'h5py'"), 1, ": see what 'elbowroom doctor' finds missing"),
+    ],
+    ids=["damaged", "missing"],
+)
+def test_failures_without_a_remedy_get_one(
+    error: Exception,
+    code: int,
+    advice: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(doctor, "examine", fail)
+    assert run("doctor") == code
+    assert capsys.readouterr().err == f"elbowroom: {error}{advice}\n"
 
 
 HEAVY = ["torch", "numpy", "scipy", "matplotlib", "triton", "h5py", "elbowroom._native"]

@@ -126,7 +126,9 @@ def _read_file(path: Path) -> "list[Tensor]":
                 read = _Reader(path, name)
                 found.append(Tensor(name=label, kind="given", read=read))
     if not found:
-        raise InvalidArgument(f"{path} holds no float array of at least one item to measure on")
+        raise InvalidArgument(
+            f"{path} holds no float array of at least one item to measure on: pass another"
+        )
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from elbowroom.errors import InvalidArgument
+from elbowroom.cli.wording import counted
 
 
 def decode(
@@ -29,16 +29,22 @@ def decode(
     from elbowroom import decode as decode_blob
     from elbowroom.cli.arrays import NAMES, Spec
     from elbowroom.cli.encode import show_progress
-    from elbowroom.cli.sinks import check_sink, open_sink, refuse_existing, write_aside
-    from elbowroom.cli.storage import naming, open_stored
+    from elbowroom.cli.sinks import (
+        check_ending,
+        check_sink,
+        open_sink,
+        refuse_existing,
+        write_aside,
+    )
+    from elbowroom.cli.storage import naming, open_stored, refuse_name
 
+    check_ending(target)
     refuse_existing(target, force, source)
     rows: list[dict[str, Any]] = []
     with open_stored(source) as stored:
         wanted = list(stored.sizes) if name is None else [name]
-        if name is not None and (not stored.named or name not in stored.sizes):
-            held = ", ".join(map(repr, list(stored.sizes)[:8])) if stored.named else "without names"
-            raise InvalidArgument(f"{source} holds no array named {name!r}: it holds {held}")
+        if name is not None and not (stored.named and name in stored.sizes):
+            refuse_name(source, name, stored)
         # A bare blob has no name; where one is needed the file lends its own.
         labels = {key: key if stored.named else source.stem for key in wanted}
         specs: list[Spec] = []
@@ -96,5 +102,5 @@ def _print_rows(rows: list[dict[str, Any]], target: Path) -> None:
         ]
         for row in rows
     ]
-    remark = f"{target}: {target.stat().st_size:,} bytes"
+    remark = f"{target}: {counted(target.stat().st_size, 'byte')}"
     print_table(headings, lines, remarks=[remark], text_columns=(0, 1, 2))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from elbowroom.cli.wording import counted
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -175,18 +177,18 @@ def _print_report(facts: Row) -> None:
         [_activation_line(row) for row in facts["activations"]],
         title="What a training step of a small network keeps, by dense",
         remarks=[
-            f"The network learnt for {training['steps']} steps to tell wet from dry. It is right "
-            f"on {training['accuracy']:.1%} of a day it has not seen; repeating the day before is "
-            f"right on {training['repeating_the_day_before']:.1%}."
+            f"The network learnt for {counted(training['steps'], 'step')} to tell wet from dry. "
+            f"It is right on {training['accuracy']:.1%} of a day it has not seen; repeating the "
+            f"day before is right on {training['repeating_the_day_before']:.1%}."
         ],
     )
     ratio = summary["activation_bytes"] / summary["encoded_activation_bytes"]
     console.print()
     console.print(
-        f"{summary['checked']} encodings compared with their originals, {summary['broken']} "
-        f"promises broken; the activations take {ratio:.1f} times less at {ACTIVATION_SHARE:g} of "
-        f"their range. What that does to training is not measured here. "
-        f"({summary['seconds']:.0f} s)"
+        f"{counted(summary['checked'], 'encoding')} compared with their originals, "
+        f"{counted(summary['broken'], 'promise')} broken; the activations take {ratio:.1f} times "
+        f"less at {ACTIVATION_SHARE:g} of their range. What that does to training is not "
+        f"measured here. ({summary['seconds']:.0f} s)"
     )
     console.print("Next, on arrays of your own:")
     console.print("  elbowroom encode x.npy x.er --range 1e-3")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from elbowroom.cli.wording import compared, counted
 from elbowroom.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -69,14 +70,16 @@ def encode(
     from elbowroom import encode as encode_array
     from elbowroom.bench.verification import verify as compare
     from elbowroom.cli.arrays import NAMES
-    from elbowroom.cli.sinks import refuse_existing, write_aside
+    from elbowroom.cli.sinks import check_ending, refuse_existing, write_aside
     from elbowroom.cli.sources import open_source
     from elbowroom.cli.storage import naming
     from elbowroom.codec.archive import ArchiveWriter
 
     bound = choose_bound(absolute, range_, pointwise, lossless, keep_sign)
+    check_ending(target, encoded=True)
     refuse_existing(target, force, source)
     rows: list[dict[str, Any]] = []
+    notes: list[str] = []
     with open_source(source, dtype, shape) as opened, write_aside(target, force) as file:
         archive = ArchiveWriter(file, list(opened.sizes)) if opened.named else None
         total = sum(opened.sizes.values())
@@ -108,6 +111,12 @@ def encode(
                         complain(name, found, bound)
                     row["largest_error"] = found.largest_error
                     row["allowed"] = found.allowed
+                    if leaves_nothing(x, found, bound):
+                        notes.append(
+                            f"elbowroom: note: {f'array {name!r}' if opened.named else source} "
+                            f"varies by no more than the bound of {bound.value:g}, so that nothing "
+                            "of it is left: a smaller one keeps more"
+                        )
                 rows.append(row)
                 if archive:
                     archive.add(blob)
@@ -121,6 +130,20 @@ def encode(
         typer.echo(json.dumps({**facts, "verified": verify, "arrays": rows}, indent=2))
     else:
         _print_rows(rows, target)
+    for note in notes:
+        typer.echo(note, err=True)
+
+
+def leaves_nothing(x: Any, found: "Verdict", bound: "Bound") -> bool:
+    """Whether an array varies, but by no more than an absolute bound lets its values move."""
+    from elbowroom.bench.verification import extent
+    from elbowroom.codec.bound import Mode
+
+    exact = not found.allowed
+    if bound.mode != Mode.ABSOLUTE or bound.keep_sign or exact:
+        return False
+    low, high = extent(x)
+    return 0 < high - low <= bound.value
 
 
 def choose_bound(
@@ -150,6 +173,11 @@ def choose_bound(
         )
     if absolute is not None:
         return Bound.absolute(absolute, keep_sign=keep_sign)
+    if range_ is not None and range_ >= 1:
+        raise InvalidArgument(
+            f"--range {range_:g} lets values move by the whole range of the array, so that nothing "
+            "of it would be left: pass a share below 1, such as 1e-3"
+        )
     if range_ is not None:
         return Bound.range_relative(range_, keep_sign=keep_sign)
     return Bound.lossless() if pointwise is None else Bound.pointwise_relative(pointwise)
@@ -203,7 +231,7 @@ def _print_rows(rows: list[dict[str, Any]], target: Path) -> None:
     ]
     raw = sum(row["raw_bytes"] for row in rows)
     size = target.stat().st_size
-    remark = f"{target}: {size:,} bytes for {raw:,}, {raw / size:.2f} times smaller"
+    remark = f"{target}: {counted(size, 'byte')} for {raw:,}, {compared(size, raw)}"
     print_table(headings, lines, remarks=[remark], text_columns=(0, 1, 2, 3))
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elbowroom.errors import CorruptData, InvalidArgument
+from elbowroom.cli.wording import counted
+from elbowroom.errors import CorruptData
 
 if TYPE_CHECKING:
     from elbowroom.cli.storage import Stored
@@ -23,11 +24,11 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Show what a file holds and verify its checksums."""
-    from elbowroom.cli.storage import naming, open_stored
+    from elbowroom.cli.storage import naming, open_stored, refuse_name
 
     with open_stored(source) as stored:
-        if name is not None and name not in stored.sizes:
-            raise InvalidArgument(f"{source} holds no blob named {name!r}")
+        if name is not None and not (stored.named and name in stored.sizes):
+            refuse_name(source, name, stored)
         found: list[dict[str, Any]] = []
         for key in [name] if name is not None else stored.sizes:
             with naming(source):
@@ -40,11 +41,12 @@ def inspect(
         _print(source, stored, found, full=name is not None or chunks)
     for blob in found:
         if blob["damaged_chunks"]:
-            label = f" of blob {blob['name']!r}" if stored.named else ""
-            raise CorruptData(
-                f"{source}: the checksums of {len(blob['damaged_chunks'])} chunks{label} do not "
-                f"match, the first is chunk {blob['damaged_chunks'][0]}"
-            )
+            label = f", blob {blob['name']!r}" if stored.named else ""
+            first, count = blob["damaged_chunks"][0], len(blob["damaged_chunks"])
+            what = f"the checksum of chunk {first} of {blob['chunk_count']} does not match"
+            if count > 1:
+                what = f"{count} chunks do not match their checksums, the first is chunk {first}"
+            raise CorruptData(f"{source}{label}: {what}")
 
 
 def describe(name: str, blob: "Blob", *, chunks: bool) -> dict[str, Any]:
@@ -174,7 +176,7 @@ def codec_words(recipe: "Recipe") -> list[str]:
         differences = {
             Predictor.LEFT: "to the code before",
             Predictor.ABOVE: f"to the code {recipe.columns} earlier",
-            Predictor.PLANE: f"in planes of {recipe.rows} rows of {recipe.columns}",
+            Predictor.PLANE: f"in planes of {counted(recipe.rows, 'row')} of {recipe.columns}",
         }.get(Predictor(recipe.method))
         return [*words, f"what is stored are differences {differences}"] if differences else words
     model = Model(recipe.method)
@@ -198,7 +200,7 @@ def codec_words(recipe: "Recipe") -> list[str]:
         f"prediction: {' '.join(terms) if terms else 'zero'}",
     ]
     if recipe.columns:
-        words.append(f"rows of {recipe.columns}, planes of {recipe.rows} rows")
+        words.append(f"rows of {recipe.columns}, planes of {counted(recipe.rows, 'row')}")
     return words
 
 
@@ -206,7 +208,7 @@ def _print(source: Path, stored: "Stored", found: list[dict[str, Any]], *, full:
     from elbowroom.cli.tables import print_facts, print_table
 
     if stored.named:
-        kind = f"archive of {len(stored.sizes)} blobs"
+        kind = f"archive of {counted(len(stored.sizes), 'blob')}"
     else:
         kind = "one blob"
     print_facts([("file", str(source)), ("holds", f"{kind}, {source.stat().st_size:,} bytes")])
@@ -218,7 +220,7 @@ def _print(source: Path, stored: "Stored", found: list[dict[str, Any]], *, full:
                 blob["dtype"],
                 _shape(blob),
                 blob["recipe"]["codec"],
-                f"{blob['bound']['mode']} {blob['bound']['value']:g}",
+                _bound(blob["bound"]),
                 f"{blob['raw_bytes']:,}",
                 f"{blob['encoded_bytes']:,}",
                 f"{blob['ratio']:.2f}",
@@ -249,11 +251,11 @@ def _print(source: Path, stored: "Stored", found: list[dict[str, Any]], *, full:
 def _facts(blob: dict[str, Any], *, named: bool) -> list[tuple[str, str]]:
     row_major = blob["axis_order"] == sorted(blob["axis_order"])
     layout = "row-major" if row_major else f"axes in memory {blob['axis_order']}"
-    items = math.prod(blob["shape"])
+    items = counted(math.prod(blob["shape"]), "item")
     words = blob["recipe"]["words"]
     return [
         *([("name", blob["name"])] if named else []),
-        ("array", f"{blob['kind']} {blob['dtype']} {_shape(blob)}, {items:,} items, {layout}"),
+        ("array", f"{blob['kind']} {blob['dtype']} {_shape(blob)}, {items}, {layout}"),
         ("promise", blob["bound"]["promise"]),
         ("codec", f"{blob['recipe']['codec']}, format version {blob['version']}"),
         *[("" if number else "recipe", text) for number, text in enumerate(words)],
@@ -267,6 +269,11 @@ def _facts(blob: dict[str, Any], *, named: bool) -> list[tuple[str, str]]:
     ]
 
 
+def _bound(bound: dict[str, Any]) -> str:
+    words = bound["mode"].replace("_", "-")
+    return words if bound["mode"] == "lossless" else f"{words} {bound['value']:g}"
+
+
 def _shape(blob: dict[str, Any]) -> str:
     return "x".join(map(str, blob["shape"])) or "scalar"
 
@@ -274,5 +281,5 @@ def _shape(blob: dict[str, Any]) -> str:
 def _state(blob: dict[str, Any]) -> str:
     damaged = len(blob["damaged_chunks"])
     if damaged:
-        return f"{damaged} of {blob['chunk_count']} chunks damaged"
+        return f"{damaged} of {counted(blob['chunk_count'], 'chunk')} damaged"
     return "header and payload match"

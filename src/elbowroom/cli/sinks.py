@@ -14,8 +14,11 @@ import numpy as np
 
 from elbowroom.cli.arrays import NAMES, Array, Spec, bytes_of, to_numpy
 from elbowroom.cli.sources import ENDINGS, RAW_ENDINGS
+from elbowroom.cli.wording import listed
 from elbowroom.codec.recipe import Dtype
 from elbowroom.errors import InvalidArgument
+
+ENCODED_ENDING = ".er"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +62,29 @@ def write_aside(path: Path, force: bool) -> Iterator[BinaryIO]:
         raise
 
 
+def check_ending(path: Path, *, encoded: bool = False) -> None:
+    """Refuse a name that says something else of the file than what is to be written."""
+    ending = path.suffix.lower()
+    if encoded and ending != ENCODED_ENDING:
+        raise InvalidArgument(
+            f"{path} must end in {ENCODED_ENDING} to hold what 'elbowroom encode' writes: choose "
+            "another name, or decode with 'elbowroom decode'"
+        )
+    if not encoded and ending not in ENDINGS:
+        raise InvalidArgument(f"{path} must end in one of {', '.join(ENDINGS)} to hold arrays")
+
+
 def check_sink(path: Path, specs: Sequence[Spec]) -> None:
     """Refuse what the format of the file's ending cannot hold."""
+    check_ending(path)
     ending = path.suffix.lower()
-    if ending not in ENDINGS:
-        raise InvalidArgument(f"{path} must end in one of {', '.join(ENDINGS)} to hold arrays")
     if ending in {".npy", *RAW_ENDINGS} and len(specs) != 1:
-        names = ", ".join(repr(spec.name) for spec in specs[:5]) + (", ..." if specs[5:] else "")
+        found, choose = "here is none", ""
+        if specs:
+            found = f"here are {len(specs):,} ({listed(spec.name for spec in specs)})"
+            choose = "choose one with --name, or "
         raise InvalidArgument(
-            f"{path} can hold one array, here are {len(specs)} ({names}): "
-            "choose one with --name, or write .npz or .safetensors"
+            f"{path} can hold one array, {found}: {choose}write .npz or .safetensors"
         )
     halves = [spec for spec in specs if spec.dtype == Dtype.BF16]
     if ending in {".npy", ".npz"} and halves:
@@ -77,10 +93,14 @@ def check_sink(path: Path, specs: Sequence[Spec]) -> None:
             "write .safetensors or raw binary"
         )
     if ending == ".safetensors" and any(spec.name == "__metadata__" for spec in specs):
-        raise InvalidArgument("a .safetensors file cannot hold a tensor named '__metadata__'")
+        raise InvalidArgument(
+            "a .safetensors file cannot hold a tensor named '__metadata__': write .npz"
+        )
     longest = max((len(spec.name.encode()) for spec in specs), default=0)
     if ending == ".npz" and longest + len(".npy") >= 2**16:
-        raise InvalidArgument(f"a name of {longest} bytes is too long for an .npz file")
+        raise InvalidArgument(
+            f"a name of {longest} bytes is too long for an .npz file: write .safetensors"
+        )
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from elbowroom.cli.arrays import NAMES, Array, parse_dtype, parse_shape
+from elbowroom.cli.wording import counted
 from elbowroom.codec.layout import NUMPY_TYPES
 from elbowroom.errors import CorruptData, InvalidArgument
 
@@ -46,7 +47,9 @@ def open_source(path: Path, dtype: str | None = None, shape: str | None = None) 
             f"{path} must end in one of {', '.join(ENDINGS)} to be read as arrays{hint}"
         )
     if ending not in RAW_ENDINGS and (dtype or shape):
-        raise InvalidArgument(f"--dtype and --shape are for raw files, {path} has its own")
+        raise InvalidArgument(
+            f"--dtype and --shape are for raw files, {path} has its own: leave them out"
+        )
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     if ending == ".safetensors":
@@ -77,7 +80,9 @@ def read_npy(stream: IO[bytes], size: int, what: str) -> np.ndarray:
     native = dtype.newbyteorder("=")
     if dtype.hasobject or native not in NUMPY_TYPES.values():
         known = ", ".join(names[0] for names in NAMES.values())
-        raise InvalidArgument(f"{what} holds items of type {dtype}, expected one of {known}")
+        raise InvalidArgument(
+            f"{what} holds items of type {dtype}, expected one of {known}: convert it first"
+        )
     items = math.prod(stated)
     rest = size - stream.tell()
     if items * dtype.itemsize != rest:
@@ -97,7 +102,7 @@ def _read_npy_header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], boo
         if version not in _HEADER_READERS:
             raise InvalidArgument(
                 f"{what} is a .npy file of version {version[0]}.{version[1]}, expected 1.0 or 2.0: "
-                "only structured arrays need another"
+                "save it as an array of numbers, only structured arrays need another"
             )
         stated, column_major, dtype = _HEADER_READERS[version](stream)
     except InvalidArgument:
@@ -175,7 +180,7 @@ def _open_safetensors(path: Path) -> Iterator[Source]:
             if dtype is None:
                 raise InvalidArgument(
                     f"tensor {name!r} of {path} holds items of type {part.get_dtype()}, "
-                    f"expected one of {', '.join(stored)}"
+                    f"expected one of {', '.join(stored)}: convert it first"
                 )
             sizes[name] = math.prod(part.get_shape()) * dtype.item_bytes
         yield Source(named=True, sizes=sizes, read=file.get_tensor)
@@ -190,13 +195,16 @@ def _raw_source(file: IO[bytes], path: Path, dtype: str | None, shape: str | Non
     kind = parse_dtype(dtype)
     size = os.fstat(file.fileno()).st_size
     if size % kind.item_bytes:
-        raise InvalidArgument(f"{path} has {size} bytes, no whole number of {NAMES[kind][0]} items")
+        raise InvalidArgument(
+            f"{path} has {counted(size, 'byte')}, no whole number of {NAMES[kind][0]} items: "
+            "check --dtype"
+        )
     items = size // kind.item_bytes
     stated = (items,) if shape is None else parse_shape(shape)
     if math.prod(stated) != items:
         raise InvalidArgument(
-            f"{path} holds {items} items of {NAMES[kind][0]}, "
-            f"but shape {stated} has {math.prod(stated)}"
+            f"{path} holds {counted(items, 'item')} of {NAMES[kind][0]}, "
+            f"but shape {stated} has {math.prod(stated):,}: check --shape and --dtype"
         )
 
     def read(_: str) -> Array:

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
+from elbowroom.cli.wording import listed
 from elbowroom.codec import archive
 from elbowroom.codec.blob import MAGIC, Blob
-from elbowroom.errors import ElbowroomError, IncompatibleFormat
+from elbowroom.errors import ElbowroomError, IncompatibleFormat, InvalidArgument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +20,16 @@ class Stored:
     named: bool  # False: a single blob, whose name here is empty
     sizes: dict[str, int]
     read: Callable[[str], Blob]
+
+
+def refuse_name(path: Path, name: str, stored: Stored) -> NoReturn:
+    """Say which names a file holds instead of the one that was asked for."""
+    if not stored.named:
+        raise InvalidArgument(
+            f"{path} holds a single array, which has no name, not {name!r}: leave --name out"
+        )
+    held = f"one of {listed(stored.sizes)}" if stored.sizes else "another file, it is empty"
+    raise InvalidArgument(f"{path} holds no array named {name!r}: choose {held}")
 
 
 @contextmanager
@@ -37,7 +49,8 @@ def open_stored(path: Path) -> Iterator[Stored]:
             else:
                 raise IncompatibleFormat(
                     f"a file made by 'elbowroom encode' begins with {MAGIC!r} or "
-                    f"{archive.MAGIC!r}, this one with {begin!r}"
+                    f"{archive.MAGIC!r}, this one with {begin!r}: check the name, or encode it "
+                    "first"
                 )
         yield stored
 

@@ -41,12 +41,13 @@ class ArchiveWriter:
         if len(set(self._names)) < len(self._names):
             twice = next(name for name in names if list(names).count(name) > 1)
             raise InvalidArgument(
-                f"the names of an archive must differ, but {twice!r} occurs twice"
+                f"the names of an archive must differ, but {twice!r} occurs twice: rename one"
             )
         index_bytes = sum(_ENTRY.size + len(name) for name in self._names)
         if index_bytes >= 2**32:
             raise InvalidArgument(
-                f"the index of an archive must be shorter than 4 GiB, got {index_bytes} bytes"
+                f"the index of an archive must be shorter than 4 GiB, got {index_bytes} bytes: "
+                "write several archives"
             )
         self._end = _HEAD.size + index_bytes + _CHECKSUM.size
         file.seek(0)
@@ -56,7 +57,7 @@ class ArchiveWriter:
         """Append the blob of the next name."""
         if len(self._lengths) == len(self._names):
             raise InvalidArgument(
-                f"the archive was made for {len(self._names)} blobs and has them all"
+                "every name of the archive has its blob: name all blobs when making the archive"
             )
         start = _align(self._end)
         self._file.write(bytes(start - self._end))
@@ -67,7 +68,8 @@ class ArchiveWriter:
         """Write the index; without it the file is no archive."""
         if len(self._lengths) < len(self._names):
             raise InvalidArgument(
-                f"the archive was made for {len(self._names)} blobs, got {len(self._lengths)}"
+                f"blob {len(self._lengths) + 1} of {len(self._names)} is missing: add it before "
+                "the archive is finished"
             )
         index = bytearray()
         end = _HEAD.size + sum(_ENTRY.size + len(name) for name in self._names) + _CHECKSUM.size
@@ -102,7 +104,8 @@ class Archive:
     def read(self, name: str) -> Blob:
         """Read one blob; its own checks apply."""
         if name not in self.entries:
-            raise InvalidArgument(f"the archive holds no blob named {name!r}")
+            held = ", ".join(repr(other) for other in list(self.entries)[:8]) or "none"
+            raise InvalidArgument(f"the archive holds no blob named {name!r}: its names are {held}")
         entry = self.entries[name]
         stored = _read_at(self._file, entry.offset, entry.length, f"blob {name!r}")
         try:
@@ -130,7 +133,8 @@ def _read_index(file: BinaryIO) -> dict[str, Entry]:
     _, version, reserved, count, index_bytes = _HEAD.unpack(head)
     if version != VERSION:
         raise IncompatibleFormat(
-            f"this release reads archives of version {VERSION}, got version {version}"
+            f"this release reads archives of version {VERSION}, got version {version}: "
+            "use the release that wrote it, or a newer one"
         )
     if reserved:
         raise CorruptData(f"the archive's field 'reserved' must be 0, got {reserved}")

@@ -131,11 +131,11 @@ def source_of(x: object) -> Source:
         return _torch_source(x)
     if isinstance(x, np.ndarray):
         return _numpy_source(x)
-    hint = ": pass torch.as_tensor(x) or numpy.asarray(x)"
+    hint = "torch.as_tensor(x) or numpy.asarray(x)"
     if type(x).__module__.split(".")[0] == "jax":
-        hint = ": pass numpy.asarray(x)"
+        hint = "numpy.asarray(x)"
     raise InvalidArgument(
-        f"a torch tensor or a numpy array was expected, got {type(x).__name__}{hint}"
+        f"a torch tensor or a numpy array was expected, got {type(x).__name__}: pass {hint}"
     )
 
 
