@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from elbowroom.cli.wording import counted
+
 OPTIONAL = (
     "triton",
     "h5py",
@@ -59,40 +61,45 @@ def doctor(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    from rich.console import Console
-    from rich.table import Table
+    from elbowroom.cli.tables import print_sections
 
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _rows(found):
-        table.add_row(name, value)
-    Console(highlight=False, markup=False).print(table)
+    print_sections(_sections(found))
 
 
-def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _sections(found: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """What people read: the machine, what was built for it, and what else could be there."""
     native, threads = found["native"], found["threads"]
     if native["error"]:
-        kernels = f"not available: {native['error']}"
+        kernels = f"not available: {native['error']}; build them with 'pip install .'"
     else:
         kernels = f"{native['isa']} (this processor runs {', '.join(native['isa_levels'])})"
     wish = threads["ELBOWROOM_THREADS"]
-    cores = f"{threads['usable']} of {threads['cores']} cores usable, torch uses {threads['torch']}"
+    cores = (
+        f"{threads['usable']} of {counted(threads['cores'] or threads['usable'], 'core')} usable"
+    )
+    cores += f", torch uses {counted(threads['torch'], 'thread')}"
     memory = found["memory_bytes"]
     present = [f"{name} {version}" for name, version in found["packages"].items() if version]
     absent = [name for name, version in found["packages"].items() if not version]
-    return [
-        ("elbowroom", found["elbowroom"]),
-        ("python", f"{found['python']} on {found['platform']}"),
-        ("kernels", kernels),
-        ("compiler", found["compiler"] or "none (needed only to build from source)"),
-        ("threads", cores + (f", ELBOWROOM_THREADS={wish}" if wish else "")),
-        ("memory", f"{memory / 2**30:.1f} GiB" if memory else "unknown"),
-        ("torch", found["torch"]),
-        ("gpu", ", ".join(found["gpu"]) or "none"),
-        ("installed", ", ".join(present) or "none of the optional packages"),
-        ("not installed", ", ".join(absent) or "nothing optional is missing"),
-    ]
+    return {
+        "Machine": [
+            ("system", found["platform"]),
+            ("threads", cores + (f", ELBOWROOM_THREADS={wish}" if wish else "")),
+            ("memory", f"{memory / 2**30:.1f} GiB" if memory else "unknown"),
+            ("gpu", ", ".join(found["gpu"]) or "none"),
+        ],
+        "Build": [
+            ("elbowroom", found["elbowroom"]),
+            ("kernels", kernels),
+            ("compiler", found["compiler"] or "none (needed only to build from source)"),
+            ("python", found["python"]),
+            ("torch", found["torch"]),
+        ],
+        "Optional packages": [
+            ("installed", ", ".join(present) or "none of the optional packages"),
+            ("not installed", ", ".join(absent) or "nothing optional is missing"),
+        ],
+    }
 
 
 def _native() -> dict[str, Any]:

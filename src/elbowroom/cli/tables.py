@@ -1,7 +1,7 @@
 """Tables on the terminal, unfolded where the output is a file or a pipe."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -38,9 +38,23 @@ def print_table(
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Print names and what they stand for, in two columns."""
+    make_console().print(_fact_table(facts, indent=0))
+
+
+def print_sections(sections: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """Print facts under headings, with an empty line between."""
+    console = make_console()
+    for number, (heading, facts) in enumerate(sections.items()):
+        if number:
+            console.print()
+        console.print(heading, style="bold")
+        console.print(_fact_table(facts, indent=2))
+
+
+def _fact_table(facts: Sequence[tuple[str, str]], *, indent: int) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style=None if indent else "bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(name, value)
-    make_console().print(table)
+        table.add_row(" " * indent + name, value)
+    return table
