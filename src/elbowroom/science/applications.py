@@ -20,7 +20,9 @@ def list_applications() -> dict[str, Callable[[], Recipe]]:
         "climatenet": Weather,
         "deepcam": lambda: Weather(data="deepcam"),
         "jets": JetImages,
-        "cms-jets": Events,
+        "cms-jets": lambda: Events(
+            width=64, dropout=0.3, schedule=Schedule(steps=300, batch=128, learning_rate=2e-3)
+        ),
         "higgs": lambda: Events(data="higgs", dropout=0.3),
         "higgsml": lambda: Events(data="higgsml"),
         "cifar-resnet": Images,

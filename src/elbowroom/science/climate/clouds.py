@@ -36,7 +36,7 @@ class Clouds:
     dropout: float = 0.2
     noise: float = 0.15  # on temperatures in training: two months are quickly learnt by heart
     crop: Crop | None = (96, 144)
-    first_level: int = 8  # there are no clouds above
+    first_level: int = 8  # there is hardly any cloud above
     quantile: float = 0.9
     weight: float = 3.5
     schedule: Schedule = Schedule(

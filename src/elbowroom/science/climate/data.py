@@ -26,9 +26,9 @@ MM_PER_DAY_PER_M_PER_S = 1000.0 * SECONDS_PER_DAY
 # How far the shipped values may lie from the model's own output, in the fields' units.
 SHIPPED_BOUNDS = {
     "TS": Bound.absolute(0.5),  # K
-    "PRECT": Bound.absolute(0.25 / MM_PER_DAY_PER_M_PER_S),  # m/s, that is 0.25 mm a day
-    "T": Bound.absolute(0.75),  # K
-    "CLOUD": Bound.absolute(0.05),  # share of the sky
+    "PRECT": Bound.absolute(0.3 / MM_PER_DAY_PER_M_PER_S),  # m/s, that is 0.3 mm a day
+    "T": Bound.absolute(1.0),  # K
+    "CLOUD": Bound.absolute(0.025),  # share of the sky
 }
 FULL_FILES = {
     "TS": "orig.TS.100days.nc",

@@ -126,9 +126,7 @@ def read_deepcam_scales(path: Path, channels: Sequence[str]) -> tuple[Tensor, Te
 def _list_files(folder: Path, pattern: str) -> tuple[Path, ...]:
     paths = tuple(sorted(folder.glob(pattern)))
     if not paths:
-        raise MissingData(
-            f"there are no files {pattern} in {folder}: name the folder that has them"
-        )
+        raise MissingData(f"there is no file {pattern} in {folder}: name the folder that has them")
     return paths
 
 

@@ -43,7 +43,7 @@ def segment(
         pairs = [turn(train.read(number), crop, generator) for number in numbers]
         return bring(torch.stack([x for x, _ in pairs])), torch.stack([y for _, y in pairs])
 
-    balance = torch.tensor(weights)
+    balance = torch.tensor(weights, dtype=torch.float32)
 
     def loss(logits: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(logits, labels, balance.to(logits.device))

@@ -1,0 +1,69 @@
+"""The applications by name, and training one as a user would."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from elbowroom.errors import InvalidArgument
+from elbowroom.science.__main__ import main
+from elbowroom.science.applications import find_recipe, list_applications
+from elbowroom.science.training import seeded
+
+SHIPPED = ("extreme-rain", "extreme-rain-deeplab", "clouds", "cms-jets", "digits")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_what_ships_needs_no_data_folder(name: str) -> None:
+    recipe = find_recipe(name)
+    task = recipe.make_task()
+    with seeded(0):
+        network = recipe.make_network(task)
+    inputs, targets = task.draw(2, torch.Generator().manual_seed(0))
+    loss = task.loss(network(inputs), targets)
+    loss.backward()
+    assert loss.isfinite() and loss > 0
+
+
+@pytest.mark.parametrize("name", sorted(set(list_applications()) - set(SHIPPED)))
+def test_the_others_say_what_they_need(name: str) -> None:
+    with pytest.raises(
+        (MissingData, InvalidArgument), match=r"data get|take it from|must be given"
+    ):
+        find_recipe(name).make_task()
+
+
+def test_an_unknown_name_lists_the_known() -> None:
+    with pytest.raises(InvalidArgument, match="no application 'chess': choose one of extreme-rain"):
+        find_recipe("chess")
+
+
+def test_training_from_the_command_line() -> None:
+    words = ("cms-jets", "--steps", "5", "--batch", "32", "--threads", "1", "--seed", "3")
+    command = [sys.executable, "-m", "elbowroom.science", *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert (record["task"], record["seed"], record["steps"]) == ("b jet or not", 3, 5)
+    assert record["score"]["name"] == "AUC" and "best column" in record["score"]["baselines"]
+    assert "batch=32" in record["recipe"]
+
+
+def test_missing_data_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["science", "gpt"])
+    with pytest.raises(SystemExit, match=r"^elbowroom: the data set shakespeare is not in "):
+        main()
+
+
+def test_a_score_is_printed_beside_its_baselines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["science", "cms-jets", "--steps", "2"])
+    main()
+    assert re.fullmatch(
+        r"cms-jets, seed 0, 2 steps: AUC 0\.\d{4} \(best column 0\.\d{4}\)\n",
+        capsys.readouterr().out,
+    )
