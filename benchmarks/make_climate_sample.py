@@ -23,7 +23,7 @@ TARGET = Path(__file__).parents[1] / "src" / "elbowroom" / "science" / "climate"
 DAYS = 6
 LEVEL_STEP = 6
 LARGEST_SAMPLE_BYTES = 1_000_000
-LARGEST_SHIPPED_BYTES = 2_050_000
+LARGEST_SHIPPED_BYTES = 2_040_000
 
 
 def cut_fields(fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -28,7 +28,7 @@ def list_applications() -> dict[str, Callable[[], Recipe]]:
         "cifar-resnet": Images,
         "cifar-vit": lambda: Images(
             network="vit",
-            schedule=replace(Images().schedule, learning_rate=1e-3),
+            schedule=replace(Images().schedule, steps=1200, learning_rate=1e-3),
         ),
         "digits": lambda: Images(
             data="digits",
@@ -41,7 +41,12 @@ def list_applications() -> dict[str, Callable[[], Recipe]]:
         "images-resnet50": lambda: _with_folder(Images(network="resnet50")),
         "images-vit": lambda: _with_folder(Images(network="vit_small", dropout=0.1)),
         "gpt": Characters,
-        "lstm": lambda: Characters(network="lstm", width=256, layers=2, dropout=0.1),
+        "lstm": lambda: Characters(
+            network="lstm",
+            width=256,
+            layers=2,
+            schedule=replace(Characters().schedule, steps=1000, learning_rate=4e-3),
+        ),
     }
 
 

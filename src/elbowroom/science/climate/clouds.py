@@ -75,7 +75,7 @@ class Clouds:
             return Score(name="IoU", value=value, baselines={"month before": persistence})
 
         return Task(
-            name="clouds",
+            name=f"clouds, {months.source} fields",
             features=inputs.shape[1],
             outputs=cloudy.shape[1],
             draw=draw,

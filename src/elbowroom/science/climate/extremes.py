@@ -48,7 +48,7 @@ class ExtremeRain:
         return segment(
             train,
             held_out,
-            name="extreme rain",
+            name=f"extreme rain, {days.source} fields",
             weights=(1.0, self.weight),
             crop=self.crop,
             baselines={"persistence": persistence},

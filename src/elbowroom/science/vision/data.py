@@ -78,7 +78,7 @@ def load_cifar10(folder: Path | None = None) -> tuple[StoredImages, StoredImages
     for place in list_folders(folder):
         if (place / CIFAR_BINARY).is_dir():
             return read_cifar_binary(place / CIFAR_BINARY)
-    name, paths = locate_first("cifar10-part", "cifar10", folder=folder)
+    name, paths = locate_first("cifar10", "cifar10-part", "cifar10", folder=folder)
     if name == "cifar10-part":
         labels = json.loads(paths["cifar10_labels.json"].read_text())
         train = [paths["cifar10_data_batch_1.png"]]
