@@ -56,14 +56,15 @@ def test_a_record_is_plain() -> None:
     result = Result(
         task="t",
         seed=3,
-        losses=(2.0, 1.0),
+        losses=(2.0, float("nan")),
         scores=((1, first), (2, last)),
         seconds=0.5,
         diverged_at=None,
         network=nn.Linear(1, 1),
     )
     assert result.score is last
-    record = json.loads(json.dumps(result.record()))
+    record = json.loads(json.dumps(result.record(), allow_nan=False))
+    assert record["losses"] == [2.0, None]
     assert record["steps"] == 2
     assert record["score"]["value"] == 0.2
     assert record["scores"][0] == {"step": 1, **record["scores"][0]}

@@ -39,7 +39,7 @@ def main() -> None:
     except ElbowroomError as error:
         sys.exit(f"elbowroom: {error}")
     if words.json:
-        print(json.dumps({"recipe": str(recipe), **result.record()}, indent=2))
+        print(json.dumps({"recipe": str(recipe), **result.record()}, indent=2, allow_nan=False))
         return
     print(f"{words.name}, seed {result.seed}, {len(result.losses)} steps: {result.score}")
     if result.diverged_at is not None:

@@ -121,14 +121,22 @@ class Result:
         return self.scores[-1][1]
 
     def record(self) -> dict[str, Any]:
-        """Return everything but the network as plain values."""
+        """Return everything but the network as values that JSON has; None is what is not finite."""
         return {
             "task": self.task,
             "seed": self.seed,
             "steps": len(self.losses),
             "seconds": self.seconds,
             "diverged_at": self.diverged_at,
-            "score": asdict(self.score),
-            "scores": [{"step": step, **asdict(score)} for step, score in self.scores],
-            "losses": list(self.losses),
+            "score": _record_score(self.score),
+            "scores": [{"step": step, **_record_score(score)} for step, score in self.scores],
+            "losses": [_finite(loss) for loss in self.losses],
         }
+
+
+def _record_score(score: Score) -> dict[str, Any]:
+    return {**asdict(score), "value": _finite(score.value)}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -80,7 +80,7 @@ def test_the_shipped_days_are_enough_to_learn(network: str) -> None:
     widths = TINY.widths if network == "unet" else (6, 8, 12)
     recipe = replace(TINY, network=network, widths=widths, held_out_days=2)  # type: ignore[arg-type]
     result = train(recipe)
-    assert sum(result.losses[-5:]) < 0.75 * sum(result.losses[:5])
+    assert sum(result.losses[-5:]) < 0.85 * sum(result.losses[:5])
     assert 0.2 < result.score.baselines["persistence"] < 0.3
     assert math.isfinite(result.score.value) and 0 <= result.score.value <= 1
 
