@@ -17,6 +17,7 @@ from elbowroom.errors import InvalidArgument as InvalidArgument
 from elbowroom.errors import MissingData as MissingData
 
 __all__ = [
+    "Activations",
     "BackendUnavailable",
     "Blob",
     "Bound",
@@ -33,13 +34,20 @@ __version__ = "0.1.0"
 
 # Torch takes seconds to import. What stands on it comes when it is first asked for, so that the
 # command line can answer at once; here is the part that each name lives in.
-_PARTS = {"Blob": "codec", "Bound": "codec", "decode": "codec", "encode": "codec"}
+_PARTS = {
+    "Activations": "keep",
+    "Blob": "codec",
+    "Bound": "codec",
+    "decode": "codec",
+    "encode": "codec",
+}
 
 if TYPE_CHECKING:
     from elbowroom.codec import Blob as Blob
     from elbowroom.codec import Bound as Bound
     from elbowroom.codec import decode as decode
     from elbowroom.codec import encode as encode
+    from elbowroom.keep import Activations as Activations
 else:
 
     def __getattr__(name: str) -> object:

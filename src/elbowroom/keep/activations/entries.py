@@ -1,0 +1,159 @@
+"""One saved tensor: what it is, who saved it, and what is held of it."""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from elbowroom.keep.activations.needs import Need, kind_of, need_of
+from elbowroom.keep.activations.payloads import Payload, Raw
+from elbowroom.keep.activations.sites import Site
+from elbowroom.keep.activations.windows import Pooling
+
+Identity = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]
+
+
+def identity_of(tensor: Tensor) -> Identity:
+    """Two saves with the same identity are the same values, while the storage lives."""
+    return (
+        tensor.untyped_storage()._cdata,
+        int(tensor.storage_offset()),
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.dtype,
+        tensor._version,
+    )
+
+
+@dataclass(slots=True)
+class Record:
+    """One autograd node of the present pass."""
+
+    number: int
+    kind: str
+    slots: dict[str, "weakref.ref[Entry]"] = field(default_factory=dict)
+    following: tuple[tuple[int, int], ...] = ()
+    """For each input: the number of the node behind it, or the id of the leaf."""
+
+    details: dict[str, Any] = field(default_factory=dict)
+    eps: float | None = None
+
+    def entry(self, slot: str) -> "Entry | None":
+        """The entry saved in the slot."""
+        held = self.slots.get(slot)
+        return None if held is None else held()
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A node's slot that reads an entry, itself or through a derivation."""
+
+    number: int
+    kind: str
+    slot: str
+    path: tuple[str, ...] = ()
+
+
+class Entry:
+    """What autograd holds in place of a saved tensor."""
+
+    __slots__ = (
+        "__weakref__",
+        "bound",
+        "device",
+        "dtype",
+        "encode_s",
+        "nbytes_plain",
+        "on_release",
+        "origin",
+        "payload",
+        "pooling",
+        "producer",
+        "raw",
+        "recent",
+        "shape",
+        "site",
+        "storage",
+        "uses",
+        "version",
+        "watch",
+    )
+
+    def __init__(self, tensor: Tensor, site: Site) -> None:
+        self.site = site
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+        self.device = tensor.device
+        self.nbytes_plain = tensor.numel() * tensor.element_size()
+        self.version = tensor._version
+        self.watch = weakref.ref(tensor)
+        self.storage = StorageWeakRef(tensor.untyped_storage())
+        self.raw: Tensor | None = tensor.detach()
+        # Until it is settled: a node must not be held by what its own graph holds.
+        self.producer: Any = tensor.grad_fn
+        self.payload: Payload | None = None
+        self.uses: list[Use] = []
+        self.bound = 0.0
+        self.recent: weakref.ref[Tensor] | None = None
+        self.pooling: Pooling | None = None
+        self.encode_s = 0.0
+        self.origin = ""
+        if tensor.grad_fn is not None:
+            self.origin = f"output {tensor.output_nr} of {kind_of(tensor.grad_fn)}"
+        self.on_release: Callable[[int], None] | None = None
+
+    def __del__(self) -> None:
+        if self.on_release is not None and self.payload is not None:
+            self.on_release(self.payload.nbytes)
+
+    def keep_as_it_is(self, *, owned: bool) -> None:
+        """Hold the tensor itself; `owned` when nobody else does."""
+        assert self.raw is not None
+        self.payload = Raw(self.raw, owned)
+        self.raw = None
+        self.producer = None
+
+    @property
+    def needs(self) -> set[Need]:
+        """Everything that is read of it."""
+        return {need_of(use.kind, use.slot) for use in self.uses} or {Need.VALUES}
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the values themselves can be had, at once or later."""
+        held = self.payload
+        return self.raw is not None or (held is not None and held.method in _WITH_VALUES)
+
+    def values(self) -> Tensor:
+        """The tensor, or what stands for it; kept while someone else holds on to it."""
+        if self.raw is not None:
+            return self.raw
+        if self.recent is not None:
+            known = self.recent()
+            if known is not None:
+                return known
+        assert self.payload is not None
+        tensor = self.payload.restore()
+        self.recent = weakref.ref(tensor)
+        return tensor
+
+    def check_version(self) -> None:
+        """Raise what autograd would: its own check does not see through hooks."""
+        tensor = self.watch()
+        if tensor is None or tensor._version == self.version:
+            return
+        producer = f", which is {self.origin}," if self.origin else ""
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: [{tensor.type()} {list(tensor.shape)}]{producer} is at version "
+            f"{tensor._version}; expected version {self.version} instead. Hint: enable anomaly "
+            "detection to find the operation that failed to compute its gradient, with "
+            "torch.autograd.set_detect_anomaly(True)."
+        )
+
+
+_WITH_VALUES = frozenset({"keep", "encode", "derive", "share", "bits"})

@@ -1,0 +1,121 @@
+"""The ledger: who saved what, how, how many bytes, at what error and time."""
+
+import json
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One saved tensor of the last pass."""
+
+    name: str
+    readers: tuple[str, ...]
+    """Nodes and slots that read it in backward."""
+
+    error_class: str
+    """W: errors stay in a weight's gradient; P: they travel on; M: a mask is read; E: exact."""
+
+    method: str
+    """keep, encode, bits, sign, window, free, derive or share."""
+
+    shape: tuple[int, ...]
+    saved_bytes: int
+    kept_bytes: int
+    bound: float
+    gradient_error: float
+    """Predicted share of the gradient's variance."""
+
+    encode_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """The meter against the prediction, at one pass."""
+
+    step: int
+    predicted: float
+    measured: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Totals of the last pass, its rows, and what the meter has read so far."""
+
+    step: int = 0
+    saved_bytes: int = 0
+    """What plain autograd would hold."""
+
+    kept_bytes: int = 0
+    """What is held instead."""
+
+    peak_bytes: int = 0
+    """Most that was held at once, tensors made again for backward included."""
+
+    gradient_error: float = 0.0
+    """Predicted share of the gradient's own variance that the errors add."""
+
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    rows: tuple[Row, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    events: tuple[str, ...] = field(default=())
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller the kept tensors are."""
+        return self.saved_bytes / self.kept_bytes if self.kept_bytes else 1.0
+
+    def to_json(self) -> str:
+        """All of it, as one JSON object."""
+        return json.dumps({**asdict(self), "ratio": self.ratio})
+
+    def __str__(self) -> str:
+        lines = [
+            f"step {self.step}: {_size(self.saved_bytes)} saved, {_size(self.kept_bytes)} kept "
+            f"({self.ratio:.1f}x), peak {_size(self.peak_bytes)}",
+            f"gradient error {self.gradient_error:.3g} of the gradient's own variance; "
+            f"encode {self.encode_s * 1e3:.0f} ms, decode {self.decode_s * 1e3:.0f} ms",
+        ]
+        groups: dict[tuple[str, str, str], list[Row]] = {}
+        for row in self.rows:
+            key = (" + ".join(sorted(row.readers)), row.error_class, row.method)
+            groups.setdefault(key, []).append(row)
+        table = [("read by", "class", "how", "tensors", "saved", "kept", "ratio", "error")]
+        for (readers, error_class, method), rows in sorted(
+            groups.items(), key=lambda item: -sum(r.saved_bytes for r in item[1])
+        ):
+            saved = sum(row.saved_bytes for row in rows)
+            kept = sum(row.kept_bytes for row in rows)
+            table.append(
+                (
+                    readers if len(readers) <= 44 else readers[:43] + "…",
+                    error_class,
+                    method,
+                    str(len(rows)),
+                    _size(saved),
+                    _size(kept),
+                    f"{saved / kept:.1f}" if kept else "-",
+                    f"{sum(row.gradient_error for row in rows):.2g}",
+                )
+            )
+        widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+        for line in table:
+            cells = [
+                cell.ljust(width) if place < 3 else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ]
+            lines.append("  ".join(cells).rstrip())
+        if self.readings:
+            last = self.readings[-1]
+            lines.append(
+                f"meter at step {last.step}: measured {last.measured:.3g}, "
+                f"predicted {last.predicted:.3g}"
+            )
+        lines.extend(self.events[-3:])
+        return "\n".join(lines)
+
+
+def _size(nbytes: int) -> str:
+    if nbytes < 1e5:
+        return f"{nbytes / 1e3:.1f} kB"
+    return f"{nbytes / 1e6:.1f} MB" if nbytes < 1e9 else f"{nbytes / 1e9:.2f} GB"

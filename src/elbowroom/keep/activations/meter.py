@@ -1,0 +1,161 @@
+"""The meter: the true error of the gradient, from the same batch computed once more.
+
+When backward has ended, the model runs twice more on a part of the batch with the same weights,
+the same random numbers and the same gradients of its outputs: once plainly, once with compression.
+The difference of the two gradients is the error. Buffers and random states are put back.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elbowroom.keep.activations.trees import map_tensors, tensors_in
+
+# Of a batch, this share is run again: the memory it takes plainly is far below what was saved.
+PART = 8
+LEAST = 4
+
+Grads = list[Tensor | None]
+
+
+class Meter:
+    """Armed before a pass, it measures when that pass's backward has ended."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lossy: Callable[[], AbstractContextManager[Any]],
+        report: Callable[[float, float], None],
+    ) -> None:
+        self._model = model
+        self._lossy = lossy
+        self._report = report
+        self._call: tuple[Any, Any] | None = None
+        self._outputs: list[Tensor | None] = []
+        self._handles: list[Any] = []
+        self._random: Any = None
+        self._buffers: list[Tensor] = []
+        self._queued = False
+
+    def arm(self) -> None:
+        """Watch the next call of the model."""
+        self._handles = [
+            self._model.register_forward_pre_hook(self._before, with_kwargs=True),
+            self._model.register_forward_hook(self._after),
+        ]
+
+    def disarm(self) -> None:
+        """Forget everything."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._call, self._outputs, self._buffers = [], None, [], []
+
+    def _before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._call is None:
+            self._call = (args, kwargs)
+            self._random = _random_state(self._model)
+            self._buffers = [b.detach().clone() for b in self._model.buffers()]
+        else:
+            # Called more than once in a pass: one call's gradient is not the whole.
+            self.disarm()
+
+    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
+        outputs = [t for t in tensors_in(output) if t.requires_grad]
+        self._outputs = [None] * len(outputs)
+        for place, tensor in enumerate(outputs):
+            tensor.register_hook(lambda g, place=place: self._arrived(place, g))
+
+    def _arrived(self, place: int, gradient: Tensor) -> None:
+        if self._call is None:
+            return
+        self._outputs[place] = gradient.detach()
+        if not self._queued:
+            self._queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._measure)
+
+    def _measure(self) -> None:
+        self._queued = False
+        call, gradients, random, buffers = self._call, self._outputs, self._random, self._buffers
+        self.disarm()
+        if call is None or all(g is None for g in gradients):
+            return
+        args, kwargs, gradients, part = _cut(call, gradients)
+        with _put_back(self._model):
+            results = []
+            for context in (nullcontext(), self._lossy()):
+                _set_random_state(random)
+                _set_buffers(self._model, buffers)
+                results.append(self._run(args, kwargs, gradients, context))
+        if None in results:
+            return
+        exact, lossy = results
+        error = sum(
+            float((a - b).float().square().sum())
+            for a, b in zip(exact, lossy, strict=True)
+            if a is not None and b is not None
+        )
+        self._report(error, part)
+
+    def _run(
+        self, args: Any, kwargs: Any, gradients: Grads, context: AbstractContextManager[Any]
+    ) -> Grads | None:
+        parameters = [p for p in self._model.parameters() if p.requires_grad]
+        with torch.enable_grad():
+            with context:
+                output = self._model(*args, **kwargs)
+            outputs = [t for t in tensors_in(output) if t.requires_grad]
+            if len(outputs) != len(gradients):
+                return None
+            pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
+            if any(o.shape != g.shape for o, g in pairs):
+                return None
+            return list(
+                torch.autograd.grad(
+                    [o for o, _ in pairs],
+                    parameters,
+                    [g for _, g in pairs],
+                    allow_unused=True,
+                )
+            )
+
+
+def _cut(call: tuple[Any, Any], gradients: Grads) -> tuple[Any, Any, Grads, float]:
+    """The first part of the batch, where every tensor agrees on what the batch is."""
+    tensors = [*tensors_in(call), *(g for g in gradients if g is not None)]
+    sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
+    batch = sizes.pop()
+    if sizes or batch < 2 * LEAST:
+        return *call, gradients, 1.0
+    count = max(LEAST, batch // PART)
+    args, kwargs = map_tensors(lambda t: t[:count], call)
+    return args, kwargs, [None if g is None else g[:count] for g in gradients], count / batch
+
+
+def _random_state(model: nn.Module) -> Any:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    return torch.get_rng_state(), cuda
+
+
+def _set_random_state(state: Any) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state_all(state[1])
+
+
+def _set_buffers(model: nn.Module, buffers: list[Tensor]) -> None:
+    with torch.no_grad():
+        for buffer, value in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(value)
+
+
+@contextmanager
+def _put_back(model: nn.Module) -> Iterator[None]:
+    random, buffers = _random_state(model), [b.detach().clone() for b in model.buffers()]
+    try:
+        yield
+    finally:
+        _set_random_state(random)
+        _set_buffers(model, buffers)

@@ -1,0 +1,136 @@
+"""What the backward of each operation reads of the tensors it saves.
+
+Names are those of autograd's nodes without the ending (`Relu` for `ReluBackward0`) and of their
+saved slots (`result` for `_saved_result`).
+"""
+
+import re
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+
+class Need(Enum):
+    """How much of a saved tensor its backward really reads."""
+
+    VALUES = "values"
+    """All of it."""
+
+    SIGN = "sign"
+    """Only which values are above zero: one bit a value."""
+
+    WINDOW = "window"
+    """Indices that point into a small window each."""
+
+    EXACT = "exact"
+    """All of it, and to the last bit: statistics that a small error would spoil."""
+
+    NOTHING = "nothing"
+    """Only shape and type."""
+
+
+_NEEDS = {
+    ("Relu", "result"): Need.SIGN,
+    ("LeakyRelu", "self"): Need.SIGN,
+    ("NativeBatchNorm", "result1"): Need.EXACT,
+    ("NativeBatchNorm", "result2"): Need.EXACT,
+    ("NativeLayerNorm", "result1"): Need.EXACT,
+    ("NativeLayerNorm", "result2"): Need.EXACT,
+    ("NativeGroupNorm", "result1"): Need.EXACT,
+    ("NativeGroupNorm", "result2"): Need.EXACT,
+    ("ScaledDotProductFlashAttentionForCpu", "logsumexp"): Need.EXACT,
+    ("ScaledDotProductFlashAttention", "logsumexp"): Need.EXACT,
+    ("ScaledDotProductEfficientAttention", "log_sumexp"): Need.EXACT,
+    ("MaxPool2DWithIndices", "result1"): Need.WINDOW,
+    ("MaxPool2DWithIndices", "self"): Need.NOTHING,
+    ("MaxPool3DWithIndices", "self"): Need.NOTHING,
+    ("AdaptiveMaxPool2D", "self"): Need.NOTHING,
+    ("AdaptiveMaxPool3D", "self"): Need.NOTHING,
+    ("AvgPool2D", "self"): Need.NOTHING,
+    ("AvgPool3D", "self"): Need.NOTHING,
+    ("AdaptiveAvgPool2D", "self"): Need.NOTHING,
+    ("AdaptiveAvgPool3D", "self"): Need.NOTHING,
+    ("NllLoss", "self"): Need.NOTHING,
+    ("NllLoss2D", "self"): Need.NOTHING,
+}
+
+# Nodes that hand elements on in the same order, whatever the shape is called.
+RESHAPES = frozenset(
+    {"View", "UnsafeView", "ReshapeAlias", "Unsqueeze", "Squeeze", "Alias", "ViewAsReal"}
+)
+# Nodes between a parameter and what is saved of it: views, and the copies that autocast makes.
+OF_PARAMETERS = RESHAPES | {"T", "Transpose", "Permute", "ToCopy", "Expand", "Select", "Slice"}
+
+_ENDING = re.compile(r"Backward\d*$")
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
+
+
+def need_of(kind: str, slot: str) -> Need:
+    """What the backward of this kind of node reads from the slot."""
+    return _NEEDS.get((kind, slot), Need.VALUES)
+
+
+@lru_cache(maxsize=4096)
+def _kind_of(name: str) -> str:
+    return _ENDING.sub("", name)
+
+
+def kind_of(node: Any) -> str:
+    """The node's name without its ending."""
+    return _kind_of(node.name())
+
+
+def is_accumulator(node: Any) -> bool:
+    """Whether the node is where a leaf tensor's gradient ends up."""
+    return node.name() == _ACCUMULATE
+
+
+@lru_cache(maxsize=1024)
+def slots_of(node_type: type) -> tuple[str, ...]:
+    """Names of the slots that may hold tensors."""
+    return tuple(
+        name[len("_saved_") :]
+        for name in dir(node_type)
+        if name.startswith("_saved_") and "_sym_" not in name and not name.endswith("_opt")
+    )
+
+
+def leaf_of(node: Any) -> Any:
+    """The leaf that a chain of views and casts leads to from this node, or None."""
+    for _ in range(8):
+        if node is None:
+            return None
+        if is_accumulator(node):
+            return node.variable
+        if kind_of(node) not in OF_PARAMETERS:
+            return None
+        node = node.next_functions[0][0]
+    return None
+
+
+# Numbers that say how a node computes, wanted where its gradients are read.
+_DETAILS = {
+    "Convolution": ("transposed", "stride", "groups"),
+    "LogSoftmax": ("dim",),
+    "ScaledDotProductFlashAttentionForCpu": ("is_causal", "scale"),
+}
+
+
+def details_of(node: Any) -> dict[str, Any]:
+    """Of the kinds of nodes whose closed forms need them."""
+    return {name: getattr(node, "_saved_" + name) for name in _DETAILS.get(kind_of(node), ())}
+
+
+def class_of(uses: Any) -> str:
+    """Where errors go: W stay in one weight gradient, P travel on, M only a mask is read."""
+    needs = {need_of(use.kind, use.slot) for use in uses}
+    if Need.EXACT in needs or not needs:
+        return "E"
+    if Need.VALUES not in needs:
+        return "M"
+    values = [use for use in uses if need_of(use.kind, use.slot) is Need.VALUES]
+    local = all((use.kind, use.slot) in _LOCAL for use in values)
+    return "W" if local else "P"
+
+
+_LOCAL = frozenset({("Convolution", "input"), ("Addmm", "mat1"), ("Mm", "self")})

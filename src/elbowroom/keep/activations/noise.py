@@ -1,0 +1,77 @@
+"""The gradient's own noise: how much it varies from batch to batch.
+
+Of every parameter a few thousand fixed coordinates are followed; their variance stands for the
+whole. Gradients shrink while a model learns, so that their size is followed on its own, and faster
+than their pattern: the variance is the pattern's times the present size.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+COORDINATES = 2048
+DECAY = 0.9
+SIZE_DECAY = 0.6
+
+
+@dataclass(slots=True)
+class _Track:
+    index: Tensor | None
+    scale: float
+    mean: Tensor | None = None
+    square: Tensor | None = None
+    weight: float = 0.0
+    weight_squared: float = 0.0
+    size: float = 0.0
+    size_weight: float = 0.0
+
+
+class Noise:
+    """Running estimates of the sampling variance of each parameter's gradient."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[int, _Track] = {}
+
+    def observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """One more gradient of one batch."""
+        flat = gradient.detach().reshape(-1)
+        track = self._tracks.get(id(parameter))
+        if track is None:
+            track = self._tracks[id(parameter)] = _start(flat)
+        values = (flat if track.index is None else flat[track.index]).to(torch.float32)
+        size = float(values.square().mean())
+        if not 0 < size < float("inf"):
+            return
+        if track.mean is None or track.square is None:
+            track.mean, track.square = torch.zeros_like(values), torch.zeros_like(values)
+        values = values / size**0.5
+        keep = 1 - DECAY
+        track.mean.mul_(DECAY).add_(values, alpha=keep)
+        track.square.mul_(DECAY).add_(values.square(), alpha=keep)
+        track.weight = track.weight * DECAY + keep
+        track.weight_squared = track.weight_squared * DECAY**2 + keep**2
+        track.size = track.size * SIZE_DECAY + size * (1 - SIZE_DECAY)
+        track.size_weight = track.size_weight * SIZE_DECAY + 1 - SIZE_DECAY
+
+    def variance(self, parameter: nn.Parameter) -> float | None:
+        """Sum over the parameter's elements; None before three gradients have been seen."""
+        track = self._tracks.get(id(parameter))
+        if track is None or track.mean is None or track.square is None:
+            return None
+        weight = track.weight
+        # Reliability weights: what a weighted mean of few values leaves out of their variance.
+        share = 1 - track.weight_squared / weight**2
+        if share < 0.6:
+            return None
+        spread = (track.square / weight - (track.mean / weight).square()).clamp_min(0)
+        size = track.size / track.size_weight
+        return float(spread.sum()) * track.scale / share * size
+
+
+def _start(flat: Tensor) -> _Track:
+    if flat.numel() <= COORDINATES:
+        return _Track(None, 1.0)
+    generator = torch.Generator().manual_seed(flat.numel())
+    index = torch.randint(flat.numel(), (COORDINATES,), generator=generator)
+    return _Track(index.to(flat.device), flat.numel() / COORDINATES)

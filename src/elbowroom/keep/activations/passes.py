@@ -1,0 +1,344 @@
+"""One forward pass: autograd's saved tensors come through here on their way in and out.
+
+A tensor that is saved is first only noted. When the operation that saved it has returned, its
+autograd node tells what backward will read of it; then it is let go, encoded, derived or kept.
+Every pass has its own tables: graphs of several passes may be alive at once, and threads do not
+meet.
+"""
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from elbowroom.keep.activations.derive import Derived, derive
+from elbowroom.keep.activations.entries import Entry, Identity, Record, Use, identity_of
+from elbowroom.keep.activations.needs import (
+    Need,
+    details_of,
+    is_accumulator,
+    kind_of,
+    leaf_of,
+    need_of,
+    slots_of,
+)
+from elbowroom.keep.activations.payloads import (
+    Aliased,
+    Nothing,
+    Payload,
+    pack_sign,
+    pack_two_valued,
+)
+from elbowroom.keep.activations.policy import Policy
+from elbowroom.keep.activations.sites import Calls, Sites
+from elbowroom.keep.activations.tally import Tally
+from elbowroom.keep.activations.windows import Pooling, pack_windows
+
+SMALL_BYTES = 16384
+
+# Operations that save something and return before a tensor of which only signs are wanted is let
+# go: often one of them saves it for its values.
+_PATIENCE = 2
+
+_PARTIAL = frozenset({"sign", "free", "window"})
+
+
+class Listener(Protocol):
+    """Told of every node while it is fresh."""
+
+    def __call__(self, node: Any, record: Record) -> None:
+        """The record knows its slots already."""
+        ...
+
+
+class Untouched:
+    """Storages that are never compressed: parameters, buffers and the caller's own inputs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.storages: set[int] = set()
+        self._frozen_shapes: set[tuple[int, ...]] = set()
+        for tensor in (*model.parameters(), *model.buffers()):
+            if is_plain(tensor):
+                self.storages.add(tensor.untyped_storage()._cdata)
+                if not tensor.requires_grad:
+                    self._frozen_shapes.add(tuple(tensor.shape))
+
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """The caller's own tensors live on: compressing them would free nothing."""
+        self.storages.update(t.untyped_storage()._cdata for t in tensors if is_plain(t))
+
+    def holds(self, tensor: Tensor, storage: int) -> bool:
+        """Whether the tensor is one of them, a view or autocast's copy of one."""
+        if storage in self.storages:
+            return True
+        if tensor.grad_fn is not None:
+            return leaf_of(tensor.grad_fn) is not None
+        if tensor.requires_grad:
+            return True
+        # The copy that autocast makes of a frozen weight has nothing but its shape to tell.
+        casting = torch.is_autocast_enabled(tensor.device.type)
+        return casting and tuple(tensor.shape) in self._frozen_shapes
+
+
+class Pass:
+    """The saved tensors of one forward pass, until their graph is gone."""
+
+    def __init__(
+        self, sites: Sites, policy: Policy, untouched: Untouched, listener: Listener | None
+    ) -> None:
+        self.calls = Calls(sites)
+        self.records: dict[int, Record] = {}
+        self.pending: list[Entry] = []
+        self.tally = Tally()
+        self._first = _next_number()
+        self.untouched = untouched
+        self.listener = listener
+        self._policy = policy
+        self._late: deque[tuple[int, Entry]] = deque()
+        self._settled = 0
+        self._table: weakref.WeakValueDictionary[Identity, Entry] = weakref.WeakValueDictionary()
+        self._regions: dict[tuple[int, int], weakref.ref[Entry]] = {}
+        self._local = threading.local()
+        self._last: tuple[Entry, Tensor] | None = None
+
+    def is_on_top(self) -> bool:
+        """Whether saved tensors come here, and not to hooks inside ours, such as a checkpoint's."""
+        hooks = top_hooks()
+        return hooks is not None and hooks[0] == self.pack
+
+    def finish(self) -> None:
+        """The forward is over: let go of everything that is still held as it was."""
+        if self.pending:
+            self.settle(())
+        self._settle_late(0)
+        self._table.clear()
+        self._regions.clear()
+        self.tally.close()
+
+    # On the way in.
+
+    def pack(self, tensor: Tensor) -> Entry:
+        """Autograd's hook for a tensor that an operation saves."""
+        with torch._C.DisableTorchFunction():
+            return self._pack(tensor)
+
+    def _pack(self, tensor: Tensor) -> Entry:
+        if not is_plain(tensor):
+            entry = Entry(tensor, self.calls.site())
+            entry.keep_as_it_is(owned=False)
+            return entry
+        identity = identity_of(tensor)
+        known = self._table.get(identity)
+        if known is not None and not known.storage.expired():
+            if known.payload is not None and known.payload.method in _PARTIAL:
+                # Saved again, perhaps for its values this time.
+                known.raw, known.producer = tensor.detach(), tensor.grad_fn
+            self.pending.append(known)
+            return known
+        entry = Entry(tensor, self.calls.site())
+        self._table[identity] = entry
+        if self.untouched.holds(tensor, identity[0]):
+            entry.keep_as_it_is(owned=False)
+        elif entry.nbytes_plain < SMALL_BYTES:
+            entry.keep_as_it_is(owned=True)
+        self.tally.add(entry)
+        self.pending.append(entry)
+        return entry
+
+    def settle(self, outputs: Iterable[Any], eps: float | None = None) -> None:
+        """The operation has returned: find out who saved what, and act on it."""
+        pending, self.pending = self.pending, []
+        self._note_nodes(outputs, eps)
+        self._settled += 1
+        for entry in pending:
+            if entry.raw is None:
+                continue
+            if entry.needs & {Need.VALUES, Need.EXACT}:
+                self._act(entry, entry.raw)
+            else:
+                self._late.append((self._settled, entry))
+        self._settle_late(_PATIENCE)
+
+    def _settle_late(self, patience: int) -> None:
+        while self._late and self._late[0][0] + patience <= self._settled:
+            entry = self._late.popleft()[1]
+            if entry.raw is not None:
+                self._act(entry, entry.raw)
+
+    def pass_over(self, outputs: Iterable[Any]) -> None:
+        """Somebody else's hooks hold what this operation saved: its nodes are left alone."""
+        queue = [out.grad_fn for out in outputs if out.grad_fn is not None]
+        while queue:
+            node = queue.pop()
+            number = node._sequence_nr()
+            if number < self._first or number in self.records or is_accumulator(node):
+                continue
+            self.records[number] = Record(number, kind_of(node))
+            queue.extend(n for n, _ in node.next_functions if n is not None)
+
+    def _note_nodes(self, outputs: Iterable[Any], eps: float | None) -> None:
+        queue = [out.grad_fn for out in outputs if out.grad_fn is not None]
+        while queue:
+            node = queue.pop()
+            number = node._sequence_nr()
+            if number < self._first or number in self.records or is_accumulator(node):
+                continue
+            record = self.records[number] = self._record(node, number)
+            following = [n for n, _ in node.next_functions]
+            if record.kind == "NativeLayerNorm":
+                record.eps = eps
+            if self.listener is not None:
+                record.following = tuple(_receiver(n) for n in following)
+                record.details = details_of(node)
+                self.listener(node, record)
+            queue.extend(n for n in following if n is not None)
+
+    def _record(self, node: Any, number: int) -> Record:
+        record = Record(number, kind_of(node))
+        for slot in slots_of(type(node)):
+            for entry in self._probe(node, slot):
+                record.slots[slot] = weakref.ref(entry)
+                entry.uses.append(Use(number, record.kind, slot))
+        index = record.entry("result1")
+        if record.kind == "MaxPool2DWithIndices" and index is not None:
+            (source,) = self._probe(node, "self")
+            index.pooling = Pooling.of_node(node, source.shape[-1])
+        return record
+
+    def _probe(self, node: Any, slot: str) -> list[Entry]:
+        """Which entries a slot holds, without making their tensors again."""
+        self._local.probed = []
+        try:
+            getattr(node, "_saved_" + slot)
+            return self._local.probed
+        except RuntimeError:
+            return []
+        finally:
+            self._local.probed = None
+
+    def _act(self, entry: Entry, tensor: Tensor) -> None:
+        if tensor._version != entry.version:
+            # Changed in place since it was saved: backward will say so, whatever is held.
+            entry.keep_as_it_is(owned=True)
+            return
+        start = time.perf_counter()
+        with torch.no_grad():
+            entry.payload = self._choose(entry, tensor)
+        if entry.payload is None:
+            entry.keep_as_it_is(owned=True)
+        entry.raw = entry.producer = None
+        entry.encode_s = time.perf_counter() - start
+        self.tally.settle(entry)
+
+    def _choose(self, entry: Entry, tensor: Tensor) -> Payload | None:
+        needs = entry.needs
+        if Need.EXACT in needs:
+            return None
+        if Need.VALUES not in needs:
+            return self._partial(entry, tensor, needs)
+        exact = self._policy.is_exact
+        derived = derive(tensor, entry.producer, self.records, exact=exact)
+        if derived is not None:
+            _link(entry, derived)
+            return derived
+        alias = self._alias(entry, tensor)
+        if alias is not None:
+            return alias
+        if tensor.is_floating_point() and entry.producer is None:
+            bits = pack_two_valued(tensor)
+            if bits is not None:
+                return bits
+        return self._policy.pack(entry, tensor)
+
+    def _partial(self, entry: Entry, tensor: Tensor, needs: set[Need]) -> Payload | None:
+        if needs == {Need.NOTHING}:
+            return Nothing(entry.shape, tensor.stride(), entry.dtype, entry.device)
+        if Need.WINDOW in needs:
+            pooling = entry.pooling
+            return None if pooling is None else pack_windows(tensor, pooling)
+        return pack_sign(tensor)
+
+    def _alias(self, entry: Entry, tensor: Tensor) -> Aliased | None:
+        """Another view of a region that is held already: the same bytes under other strides."""
+        if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
+            return None
+        region = (tensor.untyped_storage()._cdata, int(tensor.storage_offset()))
+        held = self._regions.get(region)
+        source = None if held is None else held()
+        if (
+            source is not None
+            and not source.storage.expired()
+            and source.version == entry.version
+            and source.dtype == entry.dtype
+            and source.nbytes_plain == entry.nbytes_plain
+            and source.has_values
+            and source.payload is not None
+            and source.payload.method in ("encode", "keep")
+        ):
+            source.uses.extend(entry.uses)
+            return Aliased(source, entry.shape, tensor.stride())
+        self._regions[region] = weakref.ref(entry)
+        return None
+
+    # On the way out.
+
+    def unpack(self, entry: Entry) -> Tensor:
+        """Autograd's hook for a tensor that backward wants."""
+        probed = getattr(self._local, "probed", None)
+        if probed is not None:
+            probed.append(entry)
+            return torch.empty(0)
+        entry.check_version()
+        last = self._last
+        start = time.perf_counter()
+        if last is not None and last[0] is entry:
+            tensor = last[1]
+        else:
+            tensor = entry.values()
+            # The next node often wants the same tensor: one is remembered.
+            self._last = (entry, tensor) if entry.nbytes_plain >= SMALL_BYTES else last
+        if entry.bound > 0 and Need.SIGN in entry.needs:
+            node: Any = torch._C._current_autograd_node()
+            if node is not None and need_of(kind_of(node), "result") is Need.SIGN:
+                # Zeros come back as zeros and nothing else does: that is the mask. The values
+                # themselves may have crossed zero.
+                tensor = (tensor != 0).to(tensor.dtype)
+        self.tally.restore(entry, time.perf_counter() - start)
+        return tensor
+
+
+def top_hooks() -> tuple[Any, Any] | None:
+    """The hooks that saved tensors pass through now in this thread."""
+    core: Any = torch._C
+    return core._autograd._top_saved_tensors_default_hooks(True)
+
+
+def _next_number() -> int:
+    """Nodes made from now on have at least this number; older ones are none of ours."""
+    with torch.enable_grad():
+        node: Any = torch.zeros(1, requires_grad=True).view(1).grad_fn
+    return node._sequence_nr()
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """A strided tensor with a storage of its own kind."""
+    if type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
+        return False
+    return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
+
+
+def _receiver(node: Any) -> tuple[int, int]:
+    if node is None:
+        return 0, 0
+    leaf = leaf_of(node)
+    return (0, id(leaf)) if leaf is not None else (node._sequence_nr(), 0)
+
+
+def _link(entry: Entry, derived: Derived) -> None:
+    source, path = derived.derivation.source, derived.derivation.path
+    source.uses.extend(Use(u.number, u.kind, u.slot, path) for u in entry.uses)

@@ -1,0 +1,195 @@
+"""The forms in which a saved tensor waits for its backward."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from elbowroom.codec import Blob, Bound, decode, encode
+
+if TYPE_CHECKING:
+    from elbowroom.keep.activations.entries import Entry
+
+
+class Payload(Protocol):
+    """Something from which a tensor can be made again."""
+
+    @property
+    def method(self) -> str:
+        """As the ledger names it."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held for this tensor alone."""
+        ...
+
+    def restore(self) -> Tensor:
+        """The tensor, or a stand-in that gives the same backward."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A tensor with gaps or repeats between its elements, and the dense one it was taken from."""
+
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def apply(self, dense: Tensor) -> Tensor:
+        """The tensor in its own shape and order of strides."""
+        inverse = [0] * len(self.order)
+        for place, axis in enumerate(self.order):
+            inverse[axis] = place
+        return dense.permute(inverse).expand(self.shape)
+
+
+def dense_form(tensor: Tensor) -> tuple[Tensor, Layout | None]:
+    """Without gaps and repeats, in order of memory; None where it was so already."""
+    if tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(tensor):
+        return tensor, None
+    strides = tensor.stride()
+    narrow = tensor
+    for axis, stride in enumerate(strides):
+        if stride == 0 and tensor.shape[axis] > 1:
+            narrow = narrow.narrow(axis, 0, 1)
+    order = tuple(sorted(range(tensor.ndim), key=lambda axis: -strides[axis]))
+    return narrow.permute(order).contiguous(), Layout(tuple(tensor.shape), order)
+
+
+def laid_out(dense: Tensor, layout: Layout | None) -> Tensor:
+    """Undo `dense_form`."""
+    return dense if layout is None else layout.apply(dense)
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """The tensor itself."""
+
+    tensor: Tensor
+    owned: bool
+    method: str = "keep"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.tensor.numel() * self.tensor.element_size() if self.owned else 0
+
+    def restore(self) -> Tensor:
+        """Make it again."""
+        return self.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Values within a bound."""
+
+    blob: Blob
+    layout: Layout | None
+    method: str = "encode"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.blob.nbytes
+
+    def restore(self) -> Tensor:
+        """Make it again."""
+        return laid_out(decode(self.blob), self.layout)
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """One bit a value: high where it is set, low elsewhere."""
+
+    blob: Blob
+    layout: Layout | None
+    dtype: torch.dtype
+    low: float
+    high: float
+    method: str = "bits"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.blob.nbytes
+
+    def restore(self) -> Tensor:
+        """Make it again."""
+        bits = decode(self.blob)
+        if (self.low, self.high) == (0.0, 1.0):
+            return laid_out(bits.to(self.dtype), self.layout)
+        low = torch.tensor(self.low, dtype=self.dtype, device=bits.device)
+        high = torch.tensor(self.high, dtype=self.dtype, device=bits.device)
+        return laid_out(torch.where(bits, high, low), self.layout)
+
+
+@dataclass(frozen=True, slots=True)
+class Aliased:
+    """Another view of what a second entry holds."""
+
+    source: "Entry"
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    method: str = "share"
+    nbytes: int = 0
+
+    def restore(self) -> Tensor:
+        """Make it again."""
+        return self.source.values().as_strided(self.shape, self.stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """Shape and type only: the backward never looks at a value."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    method: str = "free"
+    nbytes: int = 0
+
+    def restore(self) -> Tensor:
+        """Make it again."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+
+
+def pack_sign(tensor: Tensor) -> Bits:
+    """Which values are above zero, as ones and zeros."""
+    dense, layout = dense_form(tensor)
+    blob = encode(dense > 0, Bound.lossless())
+    return Bits(blob, layout, tensor.dtype, 0.0, 1.0, "sign")
+
+
+def pack_two_valued(tensor: Tensor) -> Bits | None:
+    """Exact, for a tensor with just two different values; else None."""
+    dense, layout = dense_form(tensor)
+    probe = take_sample(dense)
+    low, high = probe.min(), probe.max()
+    if not bool(low < high) or not bool(((probe == low) | (probe == high)).all()):
+        return None
+    # As patterns: -0.0 equals 0.0 and is not the same.
+    patterns = dense.view(_PATTERNS[dense.element_size()])
+    high_pattern, low_pattern = (v.view(patterns.dtype) for v in (high, low))
+    above = patterns == high_pattern
+    if not bool((above | (patterns == low_pattern)).all()):
+        return None
+    return Bits(encode(above, Bound.lossless()), layout, tensor.dtype, float(low), float(high))
+
+
+_PATTERNS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+SAMPLE = 4096
+
+
+def take_sample(tensor: Tensor) -> Tensor:
+    """Some values of a dense tensor, in 32 runs of neighbours."""
+    count = tensor.numel()
+    flat = tensor.as_strided((count,), (1,))
+    if count <= SAMPLE:
+        return flat.clone()
+    run = SAMPLE // 32
+    places = [(count - run) * i // 31 for i in range(32)]
+    return torch.cat([flat[place : place + run] for place in places])

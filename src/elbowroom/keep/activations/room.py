@@ -1,0 +1,259 @@
+"""The context manager around a forward pass."""
+
+import functools
+import logging
+import math
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from elbowroom.errors import InvalidArgument
+from elbowroom.keep.activations.ledger import Ledger, Reading
+from elbowroom.keep.activations.meter import Meter
+from elbowroom.keep.activations.noise import Noise
+from elbowroom.keep.activations.observer import Observer, Variances, decide
+from elbowroom.keep.activations.passes import Pass, Untouched, top_hooks
+from elbowroom.keep.activations.policy import Policy
+from elbowroom.keep.activations.sites import Names, Sites
+from elbowroom.keep.activations.tally import Tally
+from elbowroom.keep.activations.watch import Functions, Modules
+
+_log = logging.getLogger("elbowroom")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Activations:
+    """Trains a model in less memory: what autograd keeps for backward is encoded.
+
+    Around the forward pass, of any model in any loop:
+
+        room = Activations(model, tolerance=0.1)
+        with room:
+            loss = loss_fn(model(x), target)
+        loss.backward()
+        print(room.ledger)
+
+    Args:
+        model: Its parameters, buffers, random numbers and statistics stay as they are.
+        tolerance: The share of the gradient's own variance, from batch to batch, that errors may
+            add. 0 means exact: gradients have the same bits as without, and only what costs no
+            error is saved.
+        refresh: Passes between two looks at the gradients, from which the bounds follow. The first
+            looks come sooner.
+        meter: Passes between two measurements of the true error; 0 means never.
+        seed: Of the dither.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        tolerance: float = 0.1,
+        refresh: int = 100,
+        meter: int = 400,
+        seed: int = 0,
+    ) -> None:
+        _check(model, tolerance, refresh, meter, seed)
+        self.model = model
+        self.tolerance = float(tolerance)
+        self._refresh = refresh
+        self._meter_every = meter
+        self._policy = Policy(is_exact=tolerance == 0, seed=seed)
+        self._sites = Sites()
+        self._names = Names(model)
+        self._noise = Noise()
+        self._trust = 1.0
+        self._step = 0
+        self._tally = Tally()
+        self._readings: list[Reading] = []
+        self._events: list[str] = []
+        self._watched: dict[int, Any] = {}
+        self._meter: Meter | None = None
+        self._measuring = False
+        self._local = threading.local()
+
+    @property
+    def ledger(self) -> Ledger:
+        """Of the last pass."""
+        tally = self._tally
+        rows = tuple(tally.rows)
+        return Ledger(
+            step=self._step,
+            saved_bytes=sum(row.saved_bytes for row in rows),
+            kept_bytes=sum(row.kept_bytes for row in rows),
+            peak_bytes=tally.peak_bytes,
+            gradient_error=sum(row.gradient_error for row in rows),
+            encode_s=tally.encode_s,
+            decode_s=tally.decode_s,
+            rows=rows,
+            readings=tuple(self._readings),
+            events=tuple(self._events),
+        )
+
+    def __enter__(self) -> "Activations":
+        frames = self._frames()
+        frames.append(ExitStack() if frames or _is_recomputed() else self._open())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._frames().pop().__exit__(kind, error, trace)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """As a decorator: every call of the function is a pass."""
+
+        @functools.wraps(function)
+        def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return wrapped
+
+    def close(self) -> None:
+        """Take every hook off the model; graphs that are alive can still run backward."""
+        for handle in self._watched.values():
+            handle.remove()
+        self._watched = {}
+        if self._meter is not None:
+            self._meter.disarm()
+
+    def _frames(self) -> list[ExitStack]:
+        if not hasattr(self._local, "frames"):
+            self._local.frames = []
+        return self._local.frames
+
+    def _open(self) -> ExitStack:
+        """A new pass in this thread."""
+        observer = None
+        if not self._measuring:
+            self._step += 1
+            if self._meter is not None:
+                self._meter.disarm()
+            if not self._policy.is_exact:
+                self._watch_parameters()
+                if _is_due(self._step, self._refresh):
+                    observer = Observer(self._decide)
+                if self._meter_every and _is_due(self._step + 2, self._meter_every):
+                    self._meter = Meter(self.model, self._measured_pass, self._report)
+                    self._meter.arm()
+        return self._start(observer)
+
+    def _start(self, observer: Observer | None) -> ExitStack:
+        self._policy.step, self._policy.is_sampling = self._step, observer is not None
+        now = Pass(
+            self._sites,
+            self._policy,
+            Untouched(self.model),
+            None if observer is None else observer.listen,
+        )
+        if not self._measuring:
+            self._tally = now.tally
+        modules = Modules(self.model, self._names, now)
+        stack = ExitStack()
+        stack.callback(now.finish)
+        stack.callback(modules.remove)
+        modules.install()
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(now.pack, now.unpack))
+        stack.enter_context(Functions(now, modules))
+        return stack
+
+    def _watch_parameters(self) -> None:
+        for parameter in self.model.parameters():
+            if parameter.requires_grad and id(parameter) not in self._watched:
+                hook = functools.partial(self._observe, parameter)
+                self._watched[id(parameter)] = parameter.register_hook(hook)
+
+    def _observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        if not self._measuring and (self._step <= 32 or self._step % 4 == 0):
+            self._noise.observe(parameter, gradient)
+
+    def _decide(self, observer: Observer) -> None:
+        variances = Variances(observer.records, self.model.parameters(), self._noise)
+        if variances.total > 0:
+            for decision in decide(observer, variances, self.tolerance, self._trust):
+                decision.site.bound, decision.site.share = decision.bound, decision.share
+
+    def _measured_pass(self) -> "_Measured":
+        return _Measured(self)
+
+    def _report(self, error: float, part: float) -> None:
+        """The meter has measured: the squared error of the gradient of a part of the batch."""
+        variance = sum(self._noise.variance(p) or 0.0 for p in self.model.parameters())
+        predicted = self.ledger.gradient_error
+        if not (variance > 0 and predicted > 0 and math.isfinite(error)):
+            return
+        measured = error / (variance * part)
+        self._readings.append(Reading(step=self._step, predicted=predicted, measured=measured))
+        ratio = min(16.0, max(1 / 16, measured / predicted))
+        self._trust = min(16.0, max(0.25, self._trust * ratio**0.5))
+        if measured > self.tolerance:
+            self._tighten(measured)
+
+    def _tighten(self, measured: float) -> None:
+        share = self.tolerance / measured
+        for site in self._sites:
+            if site.bound is not None:
+                site.bound *= share**0.5
+                site.share *= share
+        event = (
+            f"step {self._step}: the gradient's error was {measured:.3g} of its variance, above "
+            f"the tolerance of {self.tolerance:.3g}: bounds tightened by {share**0.5:.2f}"
+        )
+        self._events.append(event)
+        _log.warning(event)
+
+
+class _Measured:
+    """A pass with compression that leaves no trace in the ledger."""
+
+    def __init__(self, room: Activations) -> None:
+        self._room = room
+        self._stack = ExitStack()
+
+    def __enter__(self) -> None:
+        self._room._measuring = True
+        self._stack = self._room._start(None)
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+        self._room._measuring = False
+
+
+def _is_due(step: int, every: int) -> bool:
+    """At powers of two until the period is reached, then once a period."""
+    return step % every == 0 if step >= every else step & (step - 1) == 0
+
+
+def _is_recomputed() -> bool:
+    """Inside a checkpointed region: its own hooks drop everything, ours would keep it."""
+    hooks = top_hooks()
+    return hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint"
+
+
+def _check(model: Any, tolerance: Any, refresh: Any, meter: Any, seed: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise InvalidArgument(
+            f"model must be a torch.nn.Module, got {type(model).__name__}: pass the module whose "
+            "forward is to be compressed"
+        )
+    number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
+    if not number or not 0 <= tolerance <= 1:
+        raise InvalidArgument(
+            f"tolerance must be a share from 0 (exact) to 1, got {tolerance!r}: 0.1 is a good start"
+        )
+    for name, value, least in (("refresh", refresh, 1), ("meter", meter, 0), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidArgument(
+                f"{name} must be a whole number of at least {least}, got {value!r}: leave it out"
+            )

@@ -1,0 +1,93 @@
+"""Places in a model that save tensors: the same place from step to step."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from elbowroom.codec import Blob
+
+Key = tuple[str, str, int, int]
+
+
+@dataclass(slots=True, eq=False)
+class Site:
+    """A place, what is known of the tensors saved there, and what was decided for them."""
+
+    key: Key
+    number: int
+
+    bound: float | None = None
+    """Absolute, as decided at the last refresh; None before the first."""
+
+    share: float = 0.0
+    """Of the gradient's variance that the bound was predicted to add."""
+
+    like: Blob | None = None
+    """Choices of the codec for the last tensor, without its payload."""
+
+    sample: Tensor | None = None
+    """Some values of the last refresh."""
+
+    @property
+    def name(self) -> str:
+        """As the ledger shows it."""
+        module, function, call, save = self.key
+        suffix = "" if call == 0 else f" (call {call + 1})"
+        return f"{module or 'model'}: {function}[{save}]{suffix}"
+
+
+class Sites:
+    """All sites of a model, found by module, function, call and save."""
+
+    def __init__(self) -> None:
+        self._sites: dict[Key, Site] = {}
+
+    def at(self, key: Key) -> Site:
+        """The site of a key, made when it is new."""
+        site = self._sites.get(key)
+        if site is None:
+            site = self._sites[key] = Site(key, len(self._sites))
+        return site
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(list(self._sites.values()))
+
+
+class Calls:
+    """Counts the calls of one pass, so that each save finds its site."""
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self._counts: dict[tuple[str, str], int] = {}
+        self._call: tuple[str, str, int] = ("", "save", 0)
+        self._save = 0
+
+    def start(self, module: str, function: str) -> None:
+        """The next saves belong to this call."""
+        count = self._counts.get((module, function), 0)
+        self._counts[(module, function)] = count + 1
+        self._call = (module, function, count)
+        self._save = 0
+
+    def site(self) -> Site:
+        """The site of the next save."""
+        key = (*self._call, self._save)
+        self._save += 1
+        return self._sites.at(key)
+
+
+class Names:
+    """Names of modules, looked up again when modules were added."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._names: dict[int, str] = {}
+
+    def of(self, module: nn.Module) -> str:
+        """The module's path in the model, or its class where it is not part of it."""
+        name = self._names.get(id(module))
+        if name is None:
+            self._names = {id(m): n for n, m in self._model.named_modules()}
+            name = self._names.setdefault(id(module), type(module).__name__)
+        return name

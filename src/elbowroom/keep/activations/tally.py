@@ -1,0 +1,72 @@
+"""Counting bytes and seconds while a pass lives."""
+
+import weakref
+from typing import TYPE_CHECKING
+
+from elbowroom.keep.activations.ledger import Row
+from elbowroom.keep.activations.needs import class_of
+
+if TYPE_CHECKING:
+    from elbowroom.keep.activations.entries import Entry
+
+
+class Tally:
+    """What one pass saved, holds and took; outlives the pass without holding a tensor."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self.peak_bytes = 0
+        self.encode_s = 0.0
+        self.decode_s = 0.0
+        self.rows: list[Row] = []
+        self._entries: list[weakref.ref[Entry]] = []
+
+    def add(self, entry: "Entry") -> None:
+        """A tensor is saved for the first time."""
+        self._entries.append(weakref.ref(entry))
+
+    def settle(self, entry: "Entry") -> None:
+        """It has found its form."""
+        assert entry.payload is not None
+        if entry.on_release is not None:
+            return
+        self.held_bytes += entry.payload.nbytes
+        self.encode_s += entry.encode_s
+        # While it is encoded the tensor itself is there too.
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
+        entry.on_release = self._release
+
+    def _release(self, nbytes: int) -> None:
+        self.held_bytes -= nbytes
+
+    def restore(self, entry: "Entry", seconds: float) -> None:
+        """It was made again for backward."""
+        self.decode_s += seconds
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
+
+    def close(self) -> None:
+        """The forward is over: note what is held of each tensor."""
+        for reference in self._entries:
+            entry = reference()
+            if entry is None or entry.payload is None:
+                continue
+            payload = entry.payload
+            if payload.method == "keep":
+                if payload.nbytes == 0:
+                    continue
+                self.settle(entry)
+            self.rows.append(
+                Row(
+                    name=entry.site.name,
+                    readers=tuple(dict.fromkeys(f"{u.kind}.{u.slot}" for u in entry.uses)),
+                    error_class=class_of(entry.uses),
+                    method=payload.method,
+                    shape=entry.shape,
+                    saved_bytes=entry.nbytes_plain,
+                    kept_bytes=payload.nbytes,
+                    bound=entry.bound,
+                    gradient_error=entry.site.share if entry.bound > 0 else 0.0,
+                    encode_s=entry.encode_s,
+                )
+            )
+        self._entries = []

@@ -1,0 +1,88 @@
+"""Watching a forward pass: which module and which function is running."""
+
+import threading
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.overrides import TorchFunctionMode
+
+from elbowroom.keep.activations.passes import Pass
+from elbowroom.keep.activations.sites import Names
+from elbowroom.keep.activations.trees import tensors_in
+
+
+class Functions(TorchFunctionMode):
+    """Tells the pass when a function has returned, and with what."""
+
+    def __init__(self, now: Pass, modules: "Modules") -> None:
+        super().__init__()
+        self._now = now
+        self._modules = modules
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        now = self._now
+        if now.pending:
+            # Saved outside of every function that could be watched.
+            now.settle(())
+        if not now.is_on_top():
+            out = func(*args, **(kwargs or {}))
+            now.pass_over(tensors_in(out))
+            return out
+        now.calls.start(self._modules.current, getattr(func, "__name__", "function"))
+        out = func(*args, **(kwargs or {}))
+        if now.pending or (now.listener is not None and isinstance(out, Tensor)):
+            now.settle(tensors_in(out), _eps_of(args, kwargs))
+        return out
+
+
+def _eps_of(args: Any, kwargs: Any) -> float | None:
+    eps = (kwargs or {}).get("eps", args[4] if len(args) > 4 else None)
+    return eps if isinstance(eps, float) else None
+
+
+class Modules:
+    """The stack of modules whose forward is running in this thread."""
+
+    def __init__(self, model: nn.Module, names: Names, now: Pass) -> None:
+        self._model = model
+        self._names = names
+        self._now = now
+        self._thread = threading.get_ident()
+        self._stack: list[str] = []
+        self._handles: list[Any] = []
+
+    @property
+    def current(self) -> str:
+        """Path of the innermost module."""
+        return self._stack[-1] if self._stack else ""
+
+    def install(self) -> None:
+        """Start to watch."""
+        self._handles = [
+            self._model.register_forward_pre_hook(self._enter_model, with_kwargs=True),
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def remove(self) -> None:
+        """Stop watching."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _enter_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self._now.untouched.add(tensors_in((args, kwargs)))
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        self._stack.append(self._names.of(module))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if threading.get_ident() == self._thread and self._stack:
+            self._stack.pop()
