@@ -216,3 +216,29 @@ def test_wrong_arguments_get_a_sentence(arguments: dict[str, Any], word: str) ->
     model: Any = "model"
     with pytest.raises(er.InvalidArgument, match=r"torch\.nn\.Module"):
         er.Activations(model)
+
+
+def test_installed_on_a_model_that_nobody_wraps() -> None:
+    model, x, y = make("upward")
+    twin = copy.deepcopy(model)
+    _, plain = run(twin, x, y)
+    room = er.Activations(model, tolerance=0)
+    room.install()
+    room.install()
+    _, ours = run(model, x, y)
+    assert all(torch.equal(plain[n], ours[n]) for n in plain)
+    assert room.ledger.step == 1
+    assert room.ledger.ratio > 1
+    room.remove()
+    run(model, x, y)
+    assert room.ledger.step == 1
+
+
+def test_installed_model_that_fails() -> None:
+    model, x, _ = make("upward")
+    room = er.Activations(model, tolerance=0)
+    room.install()
+    with pytest.raises(RuntimeError):
+        model(x[:, :2])
+    assert not torch.overrides._get_current_function_mode_stack()
+    model(x).sum().backward()

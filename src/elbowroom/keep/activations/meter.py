@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from elbowroom.keep.activations.trees import map_tensors, tensors_in
 
@@ -31,6 +32,8 @@ class Meter:
         report: Callable[[float, float], None],
     ) -> None:
         self._model = model
+        # Run again without the wrapper: its collectives belong to the user's own backward.
+        self._inner = model.module if isinstance(model, DistributedDataParallel) else model
         self._lossy = lossy
         self._report = report
         self._call: tuple[Any, Any] | None = None
@@ -41,7 +44,9 @@ class Meter:
         self._queued = False
 
     def arm(self) -> None:
-        """Watch the next call of the model."""
+        """Watch the next call of the model; sharded models cannot run again inside a backward."""
+        if any(type(p) is not nn.Parameter for p in self._model.parameters()):
+            return
         self._handles = [
             self._model.register_forward_pre_hook(self._before, with_kwargs=True),
             self._model.register_forward_hook(self._after),
@@ -105,7 +110,7 @@ class Meter:
         parameters = [p for p in self._model.parameters() if p.requires_grad]
         with torch.enable_grad():
             with context:
-                output = self._model(*args, **kwargs)
+                output = self._inner(*args, **kwargs)
             outputs = [t for t in tensors_in(output) if t.requires_grad]
             if len(outputs) != len(gradients):
                 return None

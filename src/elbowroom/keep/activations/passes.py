@@ -29,15 +29,17 @@ from elbowroom.keep.activations.needs import (
 )
 from elbowroom.keep.activations.payloads import (
     Aliased,
+    Bits,
+    Coded,
     Nothing,
     Payload,
     pack_sign,
     pack_two_valued,
 )
-from elbowroom.keep.activations.policy import Policy
+from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.sites import Calls, Sites
 from elbowroom.keep.activations.tally import Tally
-from elbowroom.keep.activations.windows import Pooling, pack_windows
+from elbowroom.keep.activations.windows import Pooling, Windowed, pack_windows
 
 SMALL_BYTES = 16384
 
@@ -229,6 +231,8 @@ class Pass:
         start = time.perf_counter()
         with torch.no_grad():
             entry.payload = self._choose(entry, tensor)
+        if isinstance(entry.payload, Coded | Bits | Windowed):
+            entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
             entry.keep_as_it_is(owned=True)
         entry.raw = entry.producer = None
@@ -250,7 +254,7 @@ class Pass:
         if alias is not None:
             return alias
         if tensor.is_floating_point() and entry.producer is None:
-            bits = pack_two_valued(tensor)
+            bits = pack_two_valued(tensor, entry.site.like)
             if bits is not None:
                 return bits
         return self._policy.pack(entry, tensor)
@@ -260,8 +264,8 @@ class Pass:
             return Nothing(entry.shape, tensor.stride(), entry.dtype, entry.device)
         if Need.WINDOW in needs:
             pooling = entry.pooling
-            return None if pooling is None else pack_windows(tensor, pooling)
-        return pack_sign(tensor)
+            return None if pooling is None else pack_windows(tensor, pooling, entry.site.like)
+        return pack_sign(tensor, entry.site.like)
 
     def _alias(self, entry: Entry, tensor: Tensor) -> Aliased | None:
         """Another view of a region that is held already: the same bytes under other strides."""

@@ -156,14 +156,14 @@ class Nothing:
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
 
 
-def pack_sign(tensor: Tensor) -> Bits:
+def pack_sign(tensor: Tensor, like: Blob | None) -> Bits:
     """Which values are above zero, as ones and zeros."""
     dense, layout = dense_form(tensor)
-    blob = encode(dense > 0, Bound.lossless())
+    blob = encode(dense > 0, Bound.lossless(), like=like)
     return Bits(blob, layout, tensor.dtype, 0.0, 1.0, "sign")
 
 
-def pack_two_valued(tensor: Tensor) -> Bits | None:
+def pack_two_valued(tensor: Tensor, like: Blob | None) -> Bits | None:
     """Exact, for a tensor with just two different values; else None."""
     dense, layout = dense_form(tensor)
     probe = take_sample(dense)
@@ -176,7 +176,8 @@ def pack_two_valued(tensor: Tensor) -> Bits | None:
     above = patterns == high_pattern
     if not bool((above | (patterns == low_pattern)).all()):
         return None
-    return Bits(encode(above, Bound.lossless()), layout, tensor.dtype, float(low), float(high))
+    blob = encode(above, Bound.lossless(), like=like)
+    return Bits(blob, layout, tensor.dtype, float(low), float(high))
 
 
 _PATTERNS = {2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -31,7 +31,7 @@ class Policy:
             if tensor.is_complex():
                 return None
             dense, layout = dense_form(tensor)
-            return Coded(encode(dense, Bound.lossless()), layout)
+            return Coded(encode(dense, Bound.lossless(), like=site.like), layout)
         if self.is_exact:
             return None
         dense, layout = dense_form(tensor)
@@ -45,7 +45,6 @@ class Policy:
         blob = encode(
             dense, Bound.absolute(bound), dither=self._seed_of(site.number), like=site.like
         )
-        site.like = husk(blob)
         entry.bound = bound
         return Coded(blob, layout)
 

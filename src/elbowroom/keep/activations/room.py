@@ -77,6 +77,7 @@ class Activations:
         self._watched: dict[int, Any] = {}
         self._meter: Meter | None = None
         self._measuring = False
+        self._installed: list[Any] = []
         self._local = threading.local()
 
     @property
@@ -120,8 +121,34 @@ class Activations:
 
         return wrapped
 
+    def install(self) -> None:
+        """Make every forward of the model a pass, without a `with` around it.
+
+        What is computed after the model, such as the loss, is outside.
+        """
+        if self._installed:
+            return
+        self._installed = [
+            self.model.register_forward_pre_hook(lambda *_: self._enter_forward(), prepend=True),
+            self.model.register_forward_hook(lambda *_: self._exit_forward(), always_call=True),
+        ]
+
+    def remove(self) -> None:
+        """Undo `install`."""
+        for handle in self._installed:
+            handle.remove()
+        self._installed = []
+
+    def _enter_forward(self) -> None:
+        self.__enter__()
+
+    def _exit_forward(self) -> None:
+        if self._frames():
+            self.__exit__(None, None, None)
+
     def close(self) -> None:
         """Take every hook off the model; graphs that are alive can still run backward."""
+        self.remove()
         for handle in self._watched.values():
             handle.remove()
         self._watched = {}

@@ -27,11 +27,31 @@ class Pooling:
         stride = pair(node._saved_stride) if len(node._saved_stride) else kernel
         return cls(width, kernel, stride, pair(node._saved_padding), pair(node._saved_dilation))
 
-    def corners(self, height: int, width: int) -> tuple[Tensor, Tensor]:
+    def corners(self, height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Row and column of the first element of every window, as far as it is inside."""
-        rows = torch.arange(height) * self.stride[0] - self.padding[0]
-        columns = torch.arange(width) * self.stride[1] - self.padding[1]
+        rows = torch.arange(height, device=device) * self.stride[0] - self.padding[0]
+        columns = torch.arange(width, device=device) * self.stride[1] - self.padding[1]
         return rows.view(-1, 1), columns
+
+    def place_of(self, index: Tensor) -> Tensor:
+        """Where in its window each index of the whole plane points."""
+        rows, columns = self.corners(index.shape[-2], index.shape[-1], index.device)
+        row = index // self.width
+        column = index - row * self.width
+        row = (row - rows) // self.dilation[0]
+        return row * self.kernel[1] + (column - columns) // self.dilation[1]
+
+    def index_of(self, place: Tensor) -> Tensor:
+        """Undo `place_of`."""
+        rows, columns = self.corners(place.shape[-2], place.shape[-1], place.device)
+        row = place // self.kernel[1]
+        column = place.to(torch.int64) - row.to(torch.int64) * self.kernel[1]
+        row = row.to(torch.int64) * self.dilation[0] + rows
+        return row * self.width + (column * self.dilation[1] + columns)
+
+
+# Indices worked on at once: their 64-bit temporaries should not be noticed beside the tensors.
+_RUN = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +60,6 @@ class Windowed:
 
     blob: Blob
     pooling: Pooling
-    strides: tuple[int, ...]
     method: str = "window"
 
     @property
@@ -50,29 +69,27 @@ class Windowed:
 
     def restore(self) -> Tensor:
         """Make it again."""
-        places = decode(self.blob).to(torch.int64)
-        p = self.pooling
-        rows, columns = p.corners(places.shape[-2], places.shape[-1])
-        row = torch.div(places, p.kernel[1], rounding_mode="floor")
-        column = places - row * p.kernel[1]
-        row = row * p.dilation[0] + rows.to(places.device)
-        column = column * p.dilation[1] + columns.to(places.device)
-        return row * p.width + column
+        places = decode(self.blob)
+        index = torch.empty_like(places, dtype=torch.int64)
+        for part, out in zip(_runs(places), _runs(index), strict=True):
+            out.copy_(self.pooling.index_of(part))
+        return index
 
 
-def pack_windows(index: Tensor, pooling: Pooling) -> Windowed | None:
+def pack_windows(index: Tensor, pooling: Pooling, like: Blob | None) -> Windowed | None:
     """None when an index lies outside its window: then it is not what it seems."""
     if pooling.kernel[0] * pooling.kernel[1] > 256 or index.dim() < 3:
         return None
-    rows, columns = pooling.corners(index.shape[-2], index.shape[-1])
-    row = torch.div(index, pooling.width, rounding_mode="floor")
-    column = index - row * pooling.width
-    row = torch.div(row - rows.to(index.device), pooling.dilation[0], rounding_mode="floor")
-    column = torch.div(
-        column - columns.to(index.device), pooling.dilation[1], rounding_mode="floor"
-    )
-    place = row * pooling.kernel[1] + column
-    small = place.to(torch.uint8)
-    packed = Windowed(encode(small, Bound.lossless()), pooling, tuple(index.stride()))
-    # Cheap beside the pooling, and proof against every odd case of padding and ceil_mode.
-    return packed if torch.equal(packed.restore(), index) else None
+    places = torch.empty_like(index, dtype=torch.uint8)
+    for part, out in zip(_runs(index), _runs(places), strict=True):
+        out.copy_(pooling.place_of(part))
+        # Cheap beside the pooling, and proof against every odd case of padding and ceil_mode.
+        if not torch.equal(pooling.index_of(out), part):
+            return None
+    return Windowed(encode(places, Bound.lossless(), like=like), pooling)
+
+
+def _runs(tensor: Tensor) -> list[Tensor]:
+    """Parts along the first axis, of a size that caches like."""
+    rows = max(1, tensor.shape[0] * _RUN // max(1, tensor.numel()))
+    return list(tensor.split(rows))
