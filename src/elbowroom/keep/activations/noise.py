@@ -68,6 +68,21 @@ class Noise:
         size = track.size / track.size_weight
         return float(spread.sum()) * track.scale / share * size
 
+    def momentum(self, parameter: nn.Parameter) -> float:
+        """Mean magnitude of the running mean: what a momentum buffer would hold."""
+        track = self._tracks.get(id(parameter))
+        if track is None or track.mean is None:
+            return 0.0
+        size = track.size / track.size_weight
+        return float(track.mean.abs().mean()) / track.weight * size**0.5
+
+    def size(self, parameter: nn.Parameter) -> float:
+        """Root mean square of an element of the gradient."""
+        track = self._tracks.get(id(parameter))
+        return (
+            0.0 if track is None or track.mean is None else (track.size / track.size_weight) ** 0.5
+        )
+
 
 def _start(flat: Tensor) -> _Track:
     if flat.numel() <= COORDINATES:

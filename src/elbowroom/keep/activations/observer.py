@@ -1,4 +1,4 @@
-"""Reading gradients as they pass by, and turning them into bounds."""
+"""Reading gradients as they pass by: what the errors of each site do to them."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -6,17 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from elbowroom.keep.activations.allocation import Demand, allocate
 from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry, Record, Use
 from elbowroom.keep.activations.needs import Need, need_of
 from elbowroom.keep.activations.noise import Noise
 from elbowroom.keep.activations.payloads import Aliased, Coded
-from elbowroom.keep.activations.policy import spread
 from elbowroom.keep.activations.sensitivity import (
     Effect,
     Passage,
@@ -36,15 +33,6 @@ class Costs:
 
     mean: float
     """Of each layer, averaged over layers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A site's new bound, and the share of the gradient's variance that it will add."""
-
-    site: Site
-    bound: float
-    share: float
 
 
 class Observer:
@@ -151,39 +139,3 @@ class Variances:
                 overall += value / arrived * beyond
                 mean += value / arrived * layers
         return Costs(overall / self.total, mean / max(1, len(self.layers)))
-
-
-def decide(
-    observer: Observer, variances: Variances, tolerance: float, trust: float
-) -> list[Decision]:
-    """The bounds that cost least bytes within the tolerance."""
-    sites: list[Site] = []
-    demands: list[Demand] = []
-    costs: list[tuple[float, float]] = []
-    for site, effect in observer.effects.items():
-        cost = variances.costs(effect, observer.energies)
-        scale = spread(site.sample)
-        if site.sample is None or not scale > 0:
-            continue
-        # Uniform errors have variance b^2 / 3, at values that are not zero.
-        factor = trust * float((site.sample != 0).float().mean()) / 3
-        sites.append(site)
-        costs.append((factor * cost.overall, factor * cost.mean))
-        demands.append(
-            Demand(
-                count=observer.counts[site],
-                scale=scale,
-                sample=site.sample.numpy(),
-                cost=factor * (cost.overall + cost.mean) / 2,
-            )
-        )
-    if not sites:
-        return []
-    bounds = np.array(allocate(demands, tolerance))
-    shares = np.array(costs) * bounds[:, None] ** 2
-    # Neither the whole gradient nor the mean layer may have more than the tolerance.
-    excess = min(1.0, tolerance / max(float(shares.sum(0).max()), 1e-300))
-    return [
-        Decision(site, float(bound) * excess**0.5, float(share) * excess)
-        for site, bound, share in zip(sites, bounds, shares[:, 0], strict=True)
-    ]

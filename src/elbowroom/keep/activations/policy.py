@@ -6,6 +6,7 @@ from torch import Tensor
 
 from elbowroom.codec import Blob, Bound, encode
 from elbowroom.keep.activations.entries import Entry
+from elbowroom.keep.activations.needs import class_of
 from elbowroom.keep.activations.payloads import Coded, dense_form, take_sample
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -18,8 +19,9 @@ CAREFUL = 1 / 64
 class Policy:
     """Bounds of sites, and the encoding itself."""
 
-    def __init__(self, *, is_exact: bool, seed: int) -> None:
+    def __init__(self, *, is_exact: bool, is_local: bool, seed: int) -> None:
         self.is_exact = is_exact
+        self.is_local = is_local
         self.seed = seed
         self.step = 0
         self.is_sampling = False
@@ -32,7 +34,7 @@ class Policy:
                 return None
             dense, layout = dense_form(tensor)
             return Coded(encode(dense, Bound.lossless(), like=site.like), layout)
-        if self.is_exact:
+        if self.is_exact or (self.is_local and class_of(entry.uses) != "W"):
             return None
         dense, layout = dense_form(tensor)
         if site.bound is None or self.is_sampling:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,10 @@ from elbowroom.errors import InvalidArgument
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.noise import Noise
-from elbowroom.keep.activations.observer import Observer, Variances, decide
+from elbowroom.keep.activations.observer import Observer
 from elbowroom.keep.activations.passes import Pass, Untouched, top_hooks
 from elbowroom.keep.activations.policy import Policy
+from elbowroom.keep.activations.rules import Evidence, Rule, decide
 from elbowroom.keep.activations.sites import Names, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.watch import Functions, Modules
@@ -45,6 +46,10 @@ class Activations:
         tolerance: The share of the gradient's own variance, from batch to batch, that errors may
             add. 0 means exact: gradients have the same bits as without, and only what costs no
             error is saved.
+        rule: "variance" is the one above. "certified" lets no element of a weight's gradient move
+            further than the tolerance times the gradient's root mean square; "comet" holds their
+            standard deviation to 0.01 of the mean momentum. Both encode inputs of layers with
+            weights only, whose errors do not travel.
         refresh: Passes between two looks at the gradients, from which the bounds follow. The first
             looks come sooner.
         meter: Passes between two measurements of the true error; 0 means never.
@@ -56,16 +61,20 @@ class Activations:
         model: nn.Module,
         *,
         tolerance: float = 0.1,
+        rule: Literal["variance", "comet", "certified"] = "variance",
         refresh: int = 100,
         meter: int = 400,
         seed: int = 0,
     ) -> None:
-        _check(model, tolerance, refresh, meter, seed)
+        _check(model, tolerance, rule, refresh, meter, seed)
         self.model = model
         self.tolerance = float(tolerance)
         self._refresh = refresh
         self._meter_every = meter
-        self._policy = Policy(is_exact=tolerance == 0, seed=seed)
+        self._rule = Rule(rule)
+        self._policy = Policy(
+            is_exact=tolerance == 0, is_local=self._rule is not Rule.VARIANCE, seed=seed
+        )
         self._sites = Sites()
         self._names = Names(model)
         self._noise = Noise()
@@ -206,10 +215,9 @@ class Activations:
             self._noise.observe(parameter, gradient)
 
     def _decide(self, observer: Observer) -> None:
-        variances = Variances(observer.records, self.model.parameters(), self._noise)
-        if variances.total > 0:
-            for decision in decide(observer, variances, self.tolerance, self._trust):
-                decision.site.bound, decision.site.share = decision.bound, decision.share
+        evidence = Evidence.of(observer, self.model.parameters(), self._noise)
+        for decision in decide(self._rule, evidence, self.tolerance, self._trust):
+            decision.site.bound, decision.site.share = decision.bound, decision.share
 
     def _measured_pass(self) -> "_Measured":
         return _Measured(self)
@@ -224,7 +232,7 @@ class Activations:
         self._readings.append(Reading(step=self._step, predicted=predicted, measured=measured))
         ratio = min(16.0, max(1 / 16, measured / predicted))
         self._trust = min(16.0, max(0.25, self._trust * ratio**0.5))
-        if measured > self.tolerance:
+        if self._rule is Rule.VARIANCE and measured > self.tolerance:
             self._tighten(measured)
 
     def _tighten(self, measured: float) -> None:
@@ -268,7 +276,7 @@ def _is_recomputed() -> bool:
     return hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint"
 
 
-def _check(model: Any, tolerance: Any, refresh: Any, meter: Any, seed: Any) -> None:
+def _check(model: Any, tolerance: Any, rule: Any, refresh: Any, meter: Any, seed: Any) -> None:
     if not isinstance(model, nn.Module):
         raise InvalidArgument(
             f"model must be a torch.nn.Module, got {type(model).__name__}: pass the module whose "
@@ -279,6 +287,9 @@ def _check(model: Any, tolerance: Any, refresh: Any, meter: Any, seed: Any) -> N
         raise InvalidArgument(
             f"tolerance must be a share from 0 (exact) to 1, got {tolerance!r}: 0.1 is a good start"
         )
+    names = [known.value for known in Rule]
+    if rule not in names:
+        raise InvalidArgument(f"rule must be one of {', '.join(names)}, got {rule!r}: leave it out")
     for name, value, least in (("refresh", refresh, 1), ("meter", meter, 0), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InvalidArgument(

@@ -1,0 +1,139 @@
+"""From observed gradients to bounds: the rules that a user can choose."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from torch import nn
+
+from elbowroom.keep.activations.allocation import Demand, allocate
+from elbowroom.keep.activations.noise import Noise
+from elbowroom.keep.activations.observer import Observer, Variances
+from elbowroom.keep.activations.policy import spread
+from elbowroom.keep.activations.sensitivity import Effect
+from elbowroom.keep.activations.sites import Site
+
+
+class Rule(Enum):
+    """How bounds follow from gradients."""
+
+    VARIANCE = "variance"
+    """Errors add at most `tolerance` to the gradient's own variance; bytes are least."""
+
+    COMET = "comet"
+    """A weight gradient's error has a standard deviation of 0.01 of its mean momentum; inputs of
+    layers with weights only, everything else is kept as it is."""
+
+    CERTIFIED = "certified"
+    """No element of a weight gradient moves further than `tolerance` times its root mean square;
+    inputs of layers with weights only."""
+
+
+COMET_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A site's new bound, and the share of the gradient's variance that it will add."""
+
+    site: Site
+    bound: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the gradients of one pass have shown."""
+
+    observer: Observer
+    variances: Variances
+    noise: Noise
+    parameters: dict[int, nn.Parameter]
+
+    @classmethod
+    def of(cls, observer: Observer, parameters: Iterable[nn.Parameter], noise: Noise) -> "Evidence":
+        """Gathered when backward has ended."""
+        known = {id(p): p for p in parameters}
+        return cls(observer, Variances(observer.records, known.values(), noise), noise, known)
+
+
+def decide(rule: Rule, evidence: Evidence, tolerance: float, trust: float) -> list[Decision]:
+    """New bounds for the sites that the pass has shown."""
+    if not evidence.variances.total > 0:
+        return []
+    if rule is Rule.VARIANCE:
+        return _by_variance(evidence, tolerance, trust)
+    if rule is Rule.COMET:
+        return _by_layer(evidence, _comet)
+    return _by_layer(evidence, lambda e, effect, dense: _certified(e, effect, tolerance))
+
+
+def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Decision]:
+    """The bounds that cost least bytes within the tolerance."""
+    sites: list[Site] = []
+    demands: list[Demand] = []
+    costs: list[tuple[float, float]] = []
+    for site, effect in evidence.observer.effects.items():
+        cost = evidence.variances.costs(effect, evidence.observer.energies)
+        scale = spread(site.sample)
+        if site.sample is None or not scale > 0:
+            continue
+        # Uniform errors have variance b^2 / 3, at values that are not zero.
+        factor = trust * float((site.sample != 0).float().mean()) / 3
+        sites.append(site)
+        costs.append((factor * cost.overall, factor * cost.mean))
+        demands.append(
+            Demand(
+                count=evidence.observer.counts[site],
+                scale=scale,
+                sample=site.sample.numpy(),
+                cost=factor * (cost.overall + cost.mean) / 2,
+            )
+        )
+    if not sites:
+        return []
+    bounds = np.array(allocate(demands, tolerance))
+    shares = np.array(costs) * bounds[:, None] ** 2
+    # Neither the whole gradient nor the mean layer may have more than the tolerance.
+    excess = min(1.0, tolerance / max(float(shares.sum(0).max()), 1e-300))
+    return [
+        Decision(site, float(bound) * excess**0.5, float(share) * excess)
+        for site, bound, share in zip(sites, bounds, shares[:, 0], strict=True)
+    ]
+
+
+def _by_layer(
+    evidence: Evidence, bound_of: Callable[[Evidence, Effect, float], float]
+) -> list[Decision]:
+    """Every site by itself."""
+    decisions: list[Decision] = []
+    for site, effect in evidence.observer.effects.items():
+        if site.sample is None or not effect.local:
+            continue
+        dense = float((site.sample != 0).float().mean())
+        bound = bound_of(evidence, effect, dense)
+        if bound > 0:
+            cost = evidence.variances.costs(effect, evidence.observer.energies)
+            decisions.append(Decision(site, bound, cost.overall * dense / 3 * bound**2))
+    return decisions
+
+
+def _comet(evidence: Evidence, effect: Effect, dense: float) -> float:
+    # sigma^2 = b^2 / 3 R (sum of g^2) for every weight, here averaged over the layer.
+    bounds = [
+        COMET_SHARE
+        * evidence.noise.momentum(evidence.parameters[leaf])
+        * (3 * evidence.parameters[leaf].numel() / (value * dense)) ** 0.5
+        for leaf, value in effect.local.items()
+        if leaf in evidence.parameters and value * dense > 0
+    ]
+    return min(bounds, default=0.0)
+
+
+def _certified(evidence: Evidence, effect: Effect, tolerance: float) -> float:
+    # |error of a weight's gradient| <= b (sum of |g|).
+    if not effect.largest > 0:
+        return 0.0
+    sizes = [evidence.noise.size(evidence.parameters[leaf]) for leaf in effect.local]
+    return tolerance * min(sizes) / effect.largest
