@@ -1,6 +1,7 @@
 #include "codec/choose.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -198,6 +199,63 @@ class Sizes {
     double sum_ = 0;
 };
 
+// How many decisions the model sparse would make of a sample, and how few blocks are not zero.
+struct Sparsity {
+    std::size_t decisions = 0;
+    bool is_extreme;
+
+    Sparsity(const std::int32_t* codes, std::size_t n) {
+        constexpr std::size_t piece = 16;
+        std::size_t blocks = 0, nonzero = 0;
+        // Beyond one decision a code the answer is clear.
+        for (std::size_t at = 0; at < n && decisions <= n; at += kBlock, ++blocks) {
+            const std::size_t end = std::min(n, at + kBlock);
+            ++decisions;
+            if (is_zero(codes, at, end)) continue;
+            ++nonzero;
+            for (std::size_t i = at; i < end; i += piece) {
+                ++decisions;
+                const std::size_t last = std::min(end, i + piece);
+                if (is_zero(codes, i, last)) continue;
+                decisions += last - i;
+                // Lengths in unary, the bits below, signs.
+                for (std::size_t j = i; j < last; ++j)
+                    decisions += 2 * static_cast<std::size_t>(std::bit_width(size_of(codes[j])));
+            }
+        }
+        is_extreme = 64 * nonzero < blocks;
+    }
+
+  private:
+    static bool is_zero(const std::int32_t* codes, std::size_t at, std::size_t end) {
+        std::int32_t any = 0;
+        for (; at < end; ++at) any |= codes[at];
+        return any == 0;
+    }
+    static std::uint32_t size_of(std::int32_t code) {
+        const auto bits = static_cast<std::uint32_t>(code);
+        return code < 0 ? 0u - bits : bits;
+    }
+};
+
+// What the model sparse has to be beaten by, in 65536ths of a bit. `sampled` of a chunk's items
+// were seen.
+std::uint64_t price(const SparseCost& cost, const Sparsity& sparsity, std::size_t n,
+                    std::size_t sampled, std::size_t chunk) {
+    const std::size_t whole = std::max(chunk, sampled);
+    // What it learns it pays for once a chunk.
+    const std::uint64_t learning = cost.fresh > cost.learned ? cost.fresh - cost.learned : 0;
+    std::uint64_t bits = cost.learned + learning * sampled / whole;
+    // Pieces show less of what it can learn than the whole does: an eighth is usual on gradients,
+    // weights and activations.
+    bits -= bits / 8 / whole * (whole - sampled);
+    // Header and states of the other models, which their estimates leave out.
+    const std::uint64_t others = std::uint64_t{(24 + 8 + 64) * 8 * 65536} * sampled / whole;
+    bits -= std::min(bits, others);
+    // Decisions come one after another: one a code has to save a quarter.
+    return bits + bits / (4 * n) * sparsity.decisions;
+}
+
 bool choose_model(Stream& stream, const void* source, std::size_t items) {
     Geometry& g = stream.geometry;
     const Quantiser& q = stream.quantiser;
@@ -213,6 +271,16 @@ bool choose_model(Stream& stream, const void* source, std::size_t items) {
     Buffer<std::int32_t> codes = make_buffer<std::int32_t>(n + 2 * kBlock);
     if (!codes) return false;
     kernels.codes(q, windows.bytes.get(), windows.items(), codes.get(), work.scratch);
+    Geometry chosen;
+    chosen.model = sparse_model;
+    chosen.columns = g.columns;
+    chosen.rows = g.rows;
+    const Sparsity sparsity(codes.get(), n);
+    // Zeros as far as one looks: nothing else comes near.
+    if (sparsity.is_extreme) {
+        g = chosen;
+        return true;
+    }
     const std::size_t columns =
         !words && windows.geometry.columns > 2 && windows.length >= 3 * windows.geometry.columns
             ? windows.geometry.columns
@@ -244,7 +312,10 @@ bool choose_model(Stream& stream, const void* source, std::size_t items) {
     constexpr Candidate candidates[] = {{1, false}, {2, false}, {0, true},  {3, false}, {2, true},
                                         {4, false}, {4, true},  {5, false}, {5, true}};
     std::uint64_t best = ~std::uint64_t{0};
-    Geometry chosen = g;
+    if (sparsity.decisions <= n)
+        best = price(kernels.sparse_cost(q, windows.geometry, windows.bytes.get(), windows.items(),
+                                         work.scratch),
+                     sparsity, n, windows.items(), chunk);
     for (const Candidate& c : candidates) {
         if (c.weighted && !fitted) continue;
         if (c.model >= 3 && columns == 0) continue;
@@ -296,40 +367,6 @@ bool choose_predictor(Stream& stream, const void* source, std::size_t items) {
     return true;
 }
 
-double magnitude_of(Dtype d, const std::uint8_t* p, bool& negative_zero) {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, p, item_bytes(d));
-    const int width = static_cast<int>(8 * item_bytes(d));
-    negative_zero |= bits == std::uint64_t{1} << (width - 1);
-    switch (d) {
-        case Dtype::f32: {
-            float v;
-            std::memcpy(&v, p, 4);
-            return std::fabs(static_cast<double>(v));
-        }
-        case Dtype::bf16: {
-            const auto wide = static_cast<std::uint32_t>(bits) << 16;
-            float v;
-            std::memcpy(&v, &wide, 4);
-            return std::fabs(static_cast<double>(v));
-        }
-        case Dtype::f16: {
-            const int exponent = static_cast<int>((bits >> 10) & 31);
-            const auto mantissa = static_cast<double>(bits & 1023);
-            if (exponent == 31) return HUGE_VAL;
-            return exponent == 0 ? std::ldexp(mantissa, -24)
-                                 : std::ldexp(1024.0 + mantissa, exponent - 25);
-        }
-        case Dtype::f64: {
-            double v;
-            std::memcpy(&v, p, 8);
-            return std::fabs(v);
-        }
-        default:
-            return 0;
-    }
-}
-
 }  // namespace
 
 bool choose(Stream& stream, const void* source, std::size_t items) noexcept {
@@ -338,23 +375,6 @@ bool choose(Stream& stream, const void* source, std::size_t items) noexcept {
     if (stream.codec == Codec::dense) return choose_model(stream, source, items);
     if (stream.codec == Codec::block) return choose_predictor(stream, source, items);
     return true;
-}
-
-Sampled sample(Dtype dtype, const void* source, std::size_t items) noexcept {
-    const DefaultFloatEnv float_env;
-    Sampled s{0, false};
-    const std::size_t item = item_bytes(dtype);
-    // Runs of 64 items: neighbours share a cache line.
-    const std::size_t runs = std::clamp<std::size_t>(items / 1024, 1, 32);
-    for (std::size_t r = 0; r < runs; ++r) {
-        const std::size_t start = items / runs * r;
-        for (std::size_t i = start; i < std::min(items, start + 64); ++i) {
-            const double m = magnitude_of(
-                dtype, static_cast<const std::uint8_t*>(source) + i * item, s.negative_zero);
-            if (m > s.largest && m < HUGE_VAL) s.largest = m;
-        }
-    }
-    return s;
 }
 
 }  // namespace elbowroom

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "dense/dense.hpp"
+
 namespace elbowroom {
 namespace {
 
@@ -78,7 +80,8 @@ bool read_recipe(const std::uint8_t* b, std::size_t size, Stream& s) noexcept {
             return g.predictor != Predictor::plane || g.rows >= 1;
         case Codec::dense:
             g.model = method;
-            return method <= 5 && g.shift <= 22 && g.gain >= -20 && g.gain <= 20 &&
+            if (method == sparse_model) return plain;
+            return method < sparse_model && g.shift <= 22 && g.gain >= -20 && g.gain <= 20 &&
                    (method == 5 || g.gain == 0);
     }
     return false;

@@ -3,7 +3,7 @@
 // The parts of a chunk, all inside its bytes.
 struct Parts {
     std::uint32_t escapes, failures, words;
-    const std::uint8_t *states, *word_bytes, *escape_bytes, *positions, *values;
+    const std::uint8_t *states, *word_bytes, *escape_bytes, *positions;
 };
 
 inline bool read_parts(const std::uint8_t* in, std::size_t size, const Cut& cut, Model model,
@@ -30,16 +30,9 @@ inline bool read_parts(const std::uint8_t* in, std::size_t size, const Cut& cut,
     parts.word_bytes = parts.states + 4 * kGroup;
     parts.escape_bytes = parts.word_bytes + 2 * static_cast<std::size_t>(parts.words);
     parts.positions = parts.escape_bytes + 4 * static_cast<std::size_t>(parts.escapes);
-    parts.values = parts.positions + 4 * static_cast<std::size_t>(parts.failures);
     for (std::size_t l = 0; l < kGroup; ++l)
         if (read_u32(parts.states + 4 * l) < kLowState) return false;
-    std::size_t next = 0;
-    for (std::uint32_t i = 0; i < parts.failures; ++i) {
-        const std::size_t at = read_u32(parts.positions + 4 * i);
-        if (at < next || at >= items) return false;
-        next = at + 1;
-    }
-    return true;
+    return positions_ascend(parts.positions, parts.failures, items);
 }
 
 // What a decoder walks through while time goes by.
@@ -216,13 +209,6 @@ inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8
         fine = unmodel_chunk<model.value, looks.value>(q, g, cut, bits, n, first, items, parts,
                                                        room, scratch.codes, target);
     });
-    if (!fine) return false;
-    auto* out = static_cast<std::uint8_t*>(target);
-    for (std::uint32_t i = 0; i < parts.failures; ++i) {
-        // Checked again: the bytes may lie where the target was just written.
-        const std::size_t at = read_u32(parts.positions + 4 * i);
-        if (at >= items) return false;
-        std::memcpy(out + at * item, parts.values + i * item, item);
-    }
-    return true;
+    return fine && place_failures(parts.positions, parts.failures, items, item,
+                                  static_cast<std::uint8_t*>(target));
 }

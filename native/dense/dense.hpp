@@ -10,14 +10,25 @@
 
 namespace elbowroom {
 
+// The model whose chunks have no lanes. The numbers of the others: dense/model.inl.
+constexpr std::uint8_t sparse_model = 6;
+
+// Bits in 65536ths that a sample takes with that model, while it learns and once it has.
+struct SparseCost {
+    std::uint64_t fresh, learned;
+};
+
 struct DenseKernels {
     std::size_t (*encode)(const Quantiser&, const Geometry&, const void* source, std::size_t first,
                           std::size_t items, std::uint8_t* dst, Scratch&);
     bool (*decode)(const Quantiser&, const Geometry&, const std::uint8_t* in, std::size_t size,
                    std::size_t first, std::size_t items, void* target, bool stream, Scratch&);
     // Estimated payload bits of a chunk, in 65536ths, a table entry weighing `table_cost` of them.
+    // Not for the model sparse.
     std::uint64_t (*cost)(const Quantiser&, const Geometry&, const void* source, std::size_t items,
                           std::uint64_t table_cost, Scratch&);
+    SparseCost (*sparse_cost)(const Quantiser&, const Geometry&, const void* source,
+                              std::size_t items, Scratch&);
     // The codes of a chunk in order, into whole blocks.
     void (*codes)(const Quantiser&, const void* source, std::size_t items, std::int32_t* codes,
                   Scratch&);

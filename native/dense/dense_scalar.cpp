@@ -13,5 +13,6 @@ namespace {
 #include "dense/kernels.inl"
 }  // namespace
 
-extern const DenseKernels dense_kernels{encode_chunk, decode_chunk, wide::cost_chunk, codes_chunk};
+extern const DenseKernels dense_kernels{encode_chunk, decode_chunk, wide::cost_chunk, sparse_cost,
+                                        codes_chunk};
 }  // namespace elbowroom::scalar

@@ -41,9 +41,19 @@ namespace narrow {
 #undef ELBOWROOM_GROUP
 }  // namespace narrow
 
+// And none at all where codes are nearly all zero.
+#include "dense/sparse_coder.inl"
+//
+#include "dense/sparse_past.inl"
+//
+#include "dense/sparse_model.inl"
+//
+#include "dense/sparse.inl"
+
 inline std::size_t encode_chunk(const Quantiser& q, const Geometry& g, const void* source,
                                 std::size_t first, std::size_t items, std::uint8_t* dst,
                                 Scratch& scratch) {
+    if (g.model == sparse_model) return encode_sparse(q, g, source, first, items, dst, scratch);
     const std::size_t size = wide::encode_chunk(q, g, source, first, items, dst, scratch);
     if (size >= small_dense_chunk) return size;
     std::uint8_t* const aside = dst + small_dense_chunk;
@@ -55,8 +65,10 @@ inline std::size_t encode_chunk(const Quantiser& q, const Geometry& g, const voi
 
 // False when the bytes are not a chunk of `items` items; then the target's content is undefined.
 inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8_t* in,
-                         std::size_t size, std::size_t first, std::size_t items, void* target, bool,
-                         Scratch& scratch) {
+                         std::size_t size, std::size_t first, std::size_t items, void* target,
+                         bool stream, Scratch& scratch) {
+    if (g.model == sparse_model)
+        return decode_sparse(q, g, in, size, first, items, target, stream, scratch);
     if (size < kDenseHeader || in[1] > 1) return false;
     const auto decode = in[1] == 0 ? wide::decode_chunk : narrow::decode_chunk;
     return decode(q, g, in, size, first, items, target, scratch);

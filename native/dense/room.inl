@@ -1,4 +1,4 @@
-// What encoder and decoder of a chunk share: scratch memory, tiles, runs of codes.
+// What encoder and decoder of a chunk share: scratch memory and tiles.
 
 // Scratch memory of a chunk, carved out of one buffer. Sizes: dense_scratch_bytes().
 struct Room {
@@ -54,29 +54,6 @@ inline void rows_to_lanes(const std::int32_t* rows, std::size_t steps, std::int3
             transpose_square(rows + t * kGroup + l, kGroup, tile + l * kStride + t, kStride);
     for (; t < steps; ++t)
         for (std::size_t l = 0; l < kGroup; ++l) tile[l * kStride + t] = rows[t * kGroup + l];
-}
-
-// Codes [begin, begin + count) of a chunk; beyond its n codes they are 0.
-inline void codes_of_run(const Quantiser& q, const std::uint8_t* source, std::size_t first,
-                         std::size_t items, std::size_t begin, std::size_t count,
-                         std::int32_t& carry, Failures& failed, std::int32_t* out) {
-    const std::size_t item = item_bytes(q.dtype);
-    std::size_t here = 0;
-    if (has_word_planes(q)) {
-        for (; here < count && begin + here < 2 * items; ++here) {
-            const std::size_t at = begin + here;
-            std::uint64_t word;
-            std::memcpy(&word, source + (at < items ? at : at - items) * 8, 8);
-            out[here] = static_cast<std::int32_t>(at < items ? word >> 32 : word);
-        }
-    } else if (begin < items) {
-        here = items - begin < count ? items - begin : count;
-        // Lanes are far apart: the next tile of this one is asked for while the others have a turn.
-        const std::uint8_t* next = source + (begin + count) * item;
-        for (std::size_t i = 0; i < count * item; i += 64) __builtin_prefetch(next + i);
-        encode_codes(q, source + begin * item, first + begin, begin, here, carry, out, failed);
-    }
-    for (; here < count; ++here) out[here] = 0;
 }
 
 // Calls body with the model, and whether it looks at neighbours, as constants.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "dense/dense.hpp"
 #include "fuzz/input.hpp"
 #include "tests/values.hpp"
 
@@ -56,7 +57,7 @@ void change_field(std::uint8_t* b, Random& random) {
                 std::ldexp(1.0, static_cast<int>(random.below(270)) - 140));
             break;
         case 5:
-            b[32] = static_cast<std::uint8_t>(random.below(6));
+            b[32] = static_cast<std::uint8_t>(random.below(7));
             break;
         case 6:
             put(b + 36, some_length(random));
@@ -99,9 +100,9 @@ void repair_recipe(std::uint8_t* b) {
         put(b + 8, std::clamp(std::floor(get<double>(b + 8)), 1.0, most));
     }
     const bool dense = b[0] == 2;
-    b[32] %= dense ? 6 : b[0] == 1 ? 4 : 1;
+    b[32] %= dense ? 7 : b[0] == 1 ? 4 : 1;
     std::memset(b + 33, 0, 3);
-    if (!dense) std::memset(b + 44, 0, 10);
+    if (!dense || b[32] == elbowroom::sparse_model) std::memset(b + 44, 0, 10);
     if (dense) b[52] %= 23;
     if (b[32] != 5 || !dense) b[53] = 0;
     const auto gain = static_cast<std::int8_t>(b[53]);
@@ -208,6 +209,20 @@ std::size_t repair_dense(const Stream& s, std::size_t items, std::uint8_t* in, s
     return header + table + 4 * lanes + 2 * count + 4 * escapes + (4 + item) * failures;
 }
 
+std::size_t repair_sparse(const Stream& s, std::size_t items, std::uint8_t* in, std::size_t size) {
+    const auto& q = s.quantiser;
+    const std::size_t entry = 4 + item_bytes(q.dtype);
+    if (size < 4) return 0;
+    std::size_t failures = q.rule == Rule::exact ? 0 : get<std::uint32_t>(in);
+    if (failures > items) failures %= 8;
+    failures = std::min({failures, (size - 4) / entry, items});
+    put(in, static_cast<std::uint32_t>(failures));
+    std::uint8_t* const positions = in + size - entry * failures;
+    if (positions > in + 4 && positions[-1] == 0) positions[-1] = 1;
+    sort_positions<std::uint32_t>(positions, failures, items);
+    return size;
+}
+
 std::size_t repair_chunks(std::uint8_t* data, std::size_t size, std::size_t most, Random& random) {
     Payload payload;
     if (!read_payload(data, size, payload) || payload.sizes.empty()) return size;
@@ -223,6 +238,9 @@ std::size_t repair_chunks(std::uint8_t* data, std::size_t size, std::size_t most
         std::size_t used = 0;
         if (payload.stream.codec == Codec::block)
             used = repair_block(payload.stream, items, rest.data + at, rest.size - at);
+        else if (payload.stream.codec == Codec::dense &&
+                 payload.stream.geometry.model == elbowroom::sparse_model)
+            used = repair_sparse(payload.stream, items, rest.data + at, rest.size - at);
         else if (payload.stream.codec == Codec::dense)
             used = repair_dense(payload.stream, items, rest.data + at, rest.size - at);
         else

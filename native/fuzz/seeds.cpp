@@ -72,11 +72,14 @@ int main(int count, char** words) {
         write_trip(s, content, items);
     };
     for (const Stream& s : all_streams())
-        write_both(s, values::contents[random.below(5)], 1 + random.below(260));
+        write_both(s, values::some_content(random.bits()), 1 + random.below(260));
     // Rows and planes that fill whole lanes; and more than one chunk, in few bytes.
     for (const Quantiser& q : streams::all_quantisers(0.4)) {
         write_both(streams::dense_stream(q, 4, true, 0, 4, 4), values::Content::wave, 1023);
         write_both(streams::dense_stream(q, 3, false, 0, 9, 0), values::Content::noise, 600);
+        for (const std::size_t columns : {0, 6, 70})
+            write_both(streams::dense_stream(q, streams::sparse, false, 0, columns, 0),
+                       values::Content::rare, 1 + random.below(5000));
         const Stream left = streams::block_stream(q, Predictor::left, 0, 0);
         write_decode(left, values::Content::constant, 65536 + random.below(3000));
         // Encoding so many values takes as long as a hundred other inputs.

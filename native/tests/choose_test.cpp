@@ -30,7 +30,7 @@ TEST(choices_stay_inside_the_array_and_are_valid) {
                     dense ? streams::dense_stream(q, 1, false, 0, shape.columns, shape.rows)
                           : streams::block_stream(q, Predictor::none, shape.columns, shape.rows);
                 const auto bytes =
-                    values::make_items(q.dtype, values::contents[seed % 5], items, seed);
+                    values::make_items(q.dtype, values::some_content(seed), items, seed);
                 const coding::Guarded source(bytes.data(), bytes.size());
                 Stream first = s;
                 for (const Isa isa : coding::all_levels()) {
@@ -50,6 +50,24 @@ TEST(choices_stay_inside_the_array_and_are_valid) {
                 }
                 if (items <= 9000) CHECK(round_trip::holds(first, bytes.data(), items));
             }
+}
+
+TEST(sparse_is_chosen_for_what_is_nearly_all_zero) {
+    const Quantiser q = streams::make_quantiser(Dtype::f32, Rule::plain, 0.01, false);
+    const std::size_t items = 400000;
+    std::vector<float> x(items);
+    values::Random random(3);
+    const auto model = [&](std::size_t columns) {
+        Stream s = streams::dense_stream(q, 1, false, 0, columns, 0);
+        CHECK(choose(s, x.data(), items));
+        return s.geometry.model;
+    };
+    for (const std::size_t columns : {0, 40, 1000}) CHECK(model(columns) == streams::sparse);
+    for (float& v : x)
+        if (random.below(1000) == 0) v = static_cast<float>(random.bell()) / 20;
+    for (const std::size_t columns : {0, 40, 1000}) CHECK(model(columns) == streams::sparse);
+    for (float& v : x) v = static_cast<float>(random.bell());
+    for (const std::size_t columns : {0, 40, 1000}) CHECK(model(columns) != streams::sparse);
 }
 
 TEST(samples_find_the_largest_and_negative_zeros) {

@@ -18,7 +18,7 @@ struct Shape {
 constexpr Shape shapes[] = {{1, 1}, {7, 3}, {64, 4}, {200, 5}, {4000000000u, 4000000000u}};
 
 bool holds(const Stream& s, std::size_t items, std::uint64_t seed, unsigned threads = 1) {
-    const auto content = values::contents[seed % 5];
+    const auto content = values::some_content(seed);
     const auto bytes = values::make_items(s.quantiser.dtype, content, items, seed);
     return round_trip::holds(s, bytes.data(), items, threads);
 }
@@ -67,8 +67,8 @@ TEST(long_dense_chunks_keep_their_promise) {
     for (const Quantiser& q : streams::all_quantisers(0.01)) {
         const Shape shape = shapes[++seed % 5];
         const int shift = seed % 4 == 0 ? 3 : 0;
-        CHECK(holds(streams::dense_stream(q, static_cast<int>(seed % 6), seed % 5 != 0, shift,
-                                          shape.columns, shape.rows),
+        CHECK(holds(streams::dense_stream(q, static_cast<int>(seed % streams::models),
+                                          seed % 5 != 0, shift, shape.columns, shape.rows),
                     large_size, seed, 2));
     }
 }
@@ -102,6 +102,43 @@ TEST(codes_of_any_size_survive_the_levels) {
         CHECK(round_trip::holds(streams::block_stream(q, p, 16, 2), codes.data(), codes.size()));
 }
 
+// Chunks of the model sparse reserve what the other models need, which is more.
+TEST(sparse_takes_at_most_nine_bytes_a_code) {
+    const Quantiser q = streams::make_quantiser(Dtype::i32, Rule::exact, 0, false);
+    values::Random random(5);
+    for (int kind = 0; kind < 6; ++kind)
+        for (const std::size_t columns : {0, 2, 50})
+            for (const std::size_t n : {1, 40, 1000, 50000}) {
+                std::vector<std::int32_t> codes(n);
+                for (std::size_t i = 0; i < n; ++i) {
+                    const auto any = static_cast<std::int32_t>(random.bits());
+                    const std::int32_t kinds[] = {
+                        any,
+                        INT32_MIN,
+                        i % 2 == 0 ? 0 : INT32_MAX,
+                        any >> random.below(32),
+                        random.below(64) == 0 ? any : 0,
+                        (i >> 10) % 2 == 0 ? 0 : INT32_MIN + static_cast<std::int32_t>(i % 3)};
+                    codes[i] = kinds[kind];
+                }
+                const Stream s = streams::dense_stream(q, streams::sparse, false, 0, columns, 0);
+                CHECK(round_trip::holds(s, codes.data(), n));
+                CHECK(coding::encode(s, codes.data(), n).payload.size() <= 9 * n + 2048);
+                CHECK(9 * n + 2048 + n * (4 + 4) <= chunk_capacity(s, n));
+            }
+}
+
+TEST(zeros_take_four_bytes) {
+    for (const Quantiser& q : streams::all_quantisers(0.01)) {
+        const std::vector<std::uint8_t> zeros(100000 * item_bytes(q.dtype));
+        for (const std::size_t columns : {0, 100}) {
+            const Stream s = streams::dense_stream(q, streams::sparse, false, 0, columns, 0);
+            CHECK(coding::encode(s, zeros.data(), 100000).payload.size() == 4);
+            CHECK(round_trip::holds(s, zeros.data(), 100000));
+        }
+    }
+}
+
 TEST(raw_keeps_every_bit) {
     for (const Dtype d : streams::all_dtypes()) {
         Stream s;
@@ -127,12 +164,14 @@ TEST(writing_around_the_caches_changes_nothing) {
     // Above 16 MiB the target is streamed, and only then; how depends on where it begins.
     const std::size_t items = (std::size_t{16} << 20) / 4 + 65;
     std::size_t offset = 0;
-    for (const bool dense : {false, true})
+    for (const int model : {-1, 1, streams::sparse})
         for (const Rule rule : {Rule::plain, Rule::dither}) {
             const Quantiser q = streams::make_quantiser(Dtype::f32, rule, 0.5, false);
-            const Stream s = dense ? streams::dense_stream(q, 1, false, 0, 0, 0)
-                                   : streams::block_stream(q, Predictor::none, 0, 0);
-            const auto bytes = values::make_items(q.dtype, values::Content::constant, items, 3);
+            const Stream s = model >= 0 ? streams::dense_stream(q, model, false, 0, 0, 0)
+                                        : streams::block_stream(q, Predictor::none, 0, 0);
+            const auto content =
+                model == streams::sparse ? values::Content::rare : values::Content::constant;
+            const auto bytes = values::make_items(q.dtype, content, items, 3);
             const coding::Encoded encoded = coding::encode(s, bytes.data(), items, 2);
             CHECK(encoded.is_sound);
             for (const Isa isa : coding::all_levels()) {
@@ -152,7 +191,7 @@ TEST(writing_around_the_caches_changes_nothing) {
 TEST(kernels_stay_inside_their_scratch_memory) {
     std::uint64_t seed = 0;
     for (const Quantiser& q : streams::all_quantisers(0.01)) {
-        for (int method = 0; method < 10; ++method) {
+        for (int method = 0; method < 4 + streams::models; ++method) {
             const std::size_t items = small_sizes[++seed % 6 + 1];
             const Shape shape = shapes[seed % 5];
             const bool dense = method >= 4;
@@ -169,7 +208,7 @@ TEST(kernels_stay_inside_their_scratch_memory) {
             Scratch scratch{reinterpret_cast<std::int32_t*>(codes.data()),
                             reinterpret_cast<std::int32_t*>(residuals.data()),
                             reinterpret_cast<std::uint32_t*>(index.data()), rest.data()};
-            const auto bytes = values::make_items(q.dtype, values::contents[seed % 5], items, seed);
+            const auto bytes = values::make_items(q.dtype, values::some_content(seed), items, seed);
             const coding::Guarded source(bytes.data(), bytes.size());
             const coding::Guarded chunk(chunk_capacity(s, items), 0x11);
             const coding::Guarded target(bytes.size(), 0x22);
@@ -198,4 +237,10 @@ TEST(more_than_one_dense_chunk_keeps_its_promise) {
     const Stream planes = streams::dense_stream(words, 2, false, 0, 0, 0);
     CHECK(holds(rows, chunk_items(rows) + 12345, 5, 2));
     CHECK(holds(planes, chunk_items(planes) + 1, 6, 2));
+    for (const Quantiser& q : {lossy, words}) {
+        const Stream s = streams::dense_stream(q, streams::sparse, false, 0, 300, 7);
+        const std::size_t items = chunk_items(s) + 4711;
+        const auto bytes = values::make_items(q.dtype, values::Content::rare, items, 8);
+        CHECK(round_trip::holds(s, bytes.data(), items, 2));
+    }
 }

@@ -34,7 +34,7 @@ const Quantiser pointwise = streams::make_quantiser(Dtype::f32, Rule::pointwise,
 
 TEST(recipes_come_back_as_they_were) {
     for (const Quantiser& q : streams::all_quantisers(0.37)) {
-        for (int method = 0; method < 10; ++method) {
+        for (int method = 0; method < 4 + streams::models; ++method) {
             const Stream s = method < 4 ? streams::block_stream(q, streams::all_predictors[method],
                                                                 4294967295u, 17)
                                         : streams::dense_stream(q, method - 4, true, 21, 3, 0);
@@ -85,12 +85,16 @@ TEST(fields_out_of_range_are_refused) {
     CHECK(block.with(32, byte(2)).with(36, 1u).is_valid());
     CHECK(!block.with(32, byte(3)).with(36, 1u).is_valid());  // plane, without rows
     CHECK(block.with(32, byte(3)).with(36, 1u).with(40, 1u).is_valid());
-    CHECK(!dense.with(32, byte(6)).is_valid());   // model
+    CHECK(!dense.with(32, byte(7)).is_valid());   // model
     CHECK(!dense.with(52, byte(23)).is_valid());  // shift
     CHECK(!dense.with(53, byte(21)).is_valid());  // gain
     CHECK(!dense.with(53, byte(-21)).is_valid());
     CHECK(!dense.with(32, byte(4)).with(53, byte(1)).is_valid());
     for (std::size_t at = 44; at < 54; ++at) CHECK(!block.with(at, byte(1)).is_valid());
+    const Bytes sparse(streams::dense_stream(plain, streams::sparse, false, 0, 0, 0));
+    CHECK(sparse.is_valid());
+    CHECK(sparse.with(36, 5u).with(40, 6u).is_valid());
+    for (std::size_t at = 44; at < 54; ++at) CHECK(!sparse.with(at, byte(1)).is_valid());
     for (const std::size_t at : {33, 34, 35, 54, 55, 63})
         CHECK(!dense.with(at, byte(1)).is_valid());
     Bytes raw = block.with(0, byte(0));

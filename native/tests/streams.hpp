@@ -18,6 +18,9 @@ using elbowroom::Quantiser;
 using elbowroom::Rule;
 using elbowroom::Stream;
 
+constexpr int models = 7;
+constexpr int sparse = 6;
+
 inline std::vector<Dtype> all_dtypes() {
     std::vector<Dtype> all;
     for (std::uint8_t d = 1; d <= 13; ++d) all.push_back(static_cast<Dtype>(d));
@@ -80,10 +83,11 @@ inline Stream dense_stream(const Quantiser& q, int model, bool weighted, int shi
     s.quantiser = q;
     Geometry& g = s.geometry;
     g.model = static_cast<std::uint8_t>(model);
-    g.shift = static_cast<std::uint8_t>(shift);
-    g.gain = static_cast<std::int8_t>(model == 5 ? 1 - shift : 0);
     g.columns = columns;
     g.rows = rows;
+    if (model == sparse) return s;  // which has nothing else
+    g.shift = static_cast<std::uint8_t>(shift);
+    g.gain = static_cast<std::int8_t>(model == 5 ? 1 - shift : 0);
     constexpr std::int16_t some[4] = {38, 45, -29, 9};
     for (int i = 0; i < 4; ++i) g.weights[i] = weighted ? some[i] : std::int16_t{0};
     return s;
@@ -91,6 +95,4 @@ inline Stream dense_stream(const Quantiser& q, int model, bool weighted, int shi
 
 constexpr Predictor all_predictors[] = {Predictor::none, Predictor::left, Predictor::above,
                                         Predictor::plane};
-constexpr int models = 6;
-
 }  // namespace streams

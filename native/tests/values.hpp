@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -89,9 +90,10 @@ inline void put_number(Dtype d, double v, std::uint8_t* item) {
     std::memcpy(item, &narrow, 2);
 }
 
-enum class Content { wave, noise, specials, constant, bits };
-constexpr Content contents[] = {Content::wave, Content::noise, Content::specials, Content::constant,
-                                Content::bits};
+enum class Content { wave, noise, specials, constant, bits, rare };
+constexpr Content contents[] = {Content::wave,     Content::noise, Content::specials,
+                                Content::constant, Content::bits,  Content::rare};
+inline Content some_content(std::uint64_t seed) { return contents[seed % std::size(contents)]; }
 
 inline double special(Random& random) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -133,6 +135,8 @@ inline std::vector<std::uint8_t> make_items(Dtype d, Content content, std::size_
             if (content == Content::wave)
                 v = 40.0 * std::sin(0.01 * static_cast<double>(i)) + v / 8;
             if (content == Content::constant) v = fixed;
+            // Mostly zero, and where it is not, its neighbours are often not either.
+            if (content == Content::rare && (random.below(8) != 0 || i / 40 % 5 != 0)) v = 0;
             if (content == Content::specials && random.below(4) == 0) v = special(random);
             if (is_float(d)) {
                 put_number(d, v, to);

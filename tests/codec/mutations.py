@@ -50,6 +50,13 @@ def blobs() -> list[bytes]:
     long = torch.cat([torch.zeros(60000), torch.ones(80000)])
     made.append(encode(long, bounds[1], codec="block", effort="speed").tobytes())
     made.append(encode(long.reshape(700, 200), bounds[2], codec="dense").tobytes())
+    # Nearly all zero: the model sparse, with and without rows and failed items.
+    rare = make_values(6000, torch.float32, "noisy", 1)
+    rare[rare.abs() < rare.abs().quantile(0.97)] = 0
+    made += [encode(x, bounds[3], codec="dense").tobytes() for x in (rare, rare.reshape(40, 150))]
+    rare[::1000] = math.nan
+    limit = Bound.absolute(rare.nan_to_num().abs().max().item() / 100)
+    made += [encode(x, limit, codec="dense").tobytes() for x in (rare, rare.reshape(40, 150))]
     return made
 
 

@@ -181,7 +181,7 @@ def test_duplicates_are_the_same(duplicate: Any) -> None:
 
 
 def test_deep_copies_have_memory_of_their_own() -> None:
-    x = make_values(20_000, torch.float32, "noisy", 1)
+    x = make_values(20_000, torch.float32, "smooth", 1)
     data = bytearray(encode(x, BOUND).tobytes())
     blob = Blob.frombytes(data)
     first, second = copy.deepcopy({"kept": [blob, blob]})["kept"]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import elbowroom as er
+from elbowroom.codec.recipe import Codec, Model
 from tests.codec.golden.make import FOLDER, cases
 
 CASES = {name: (array, bound, options) for name, array, bound, options in cases()}
@@ -21,6 +22,13 @@ def as_numpy(x: Any) -> Any:
 
 def test_every_case_has_a_blob() -> None:
     assert {p.stem for p in FOLDER.glob("*.er")} == set(CASES)
+
+
+def test_sparse_cases_are_sparse() -> None:
+    for path in FOLDER.glob("*.er"):
+        recipe = er.Blob.frombytes(path.read_bytes()).recipe
+        is_sparse = recipe.codec == Codec.DENSE and recipe.method == Model.SPARSE
+        assert is_sparse == path.stem.startswith("sparse_")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -26,6 +26,7 @@ DITHERED = Recipe(
     gain=-20,
 )
 EXACT = Recipe(codec=Codec.BLOCK, dtype=Dtype.I16)
+SPARSE = Recipe(codec=Codec.DENSE, dtype=Dtype.I16, method=Model.SPARSE, columns=3, rows=4)
 POINTWISE = Recipe(
     codec=Codec.BLOCK, dtype=Dtype.F64, rule=Rule.POINTWISE, step=2.0**40, inverse=0.5, limit=0.1
 )
@@ -40,7 +41,7 @@ def test_bytes_are_those_of_the_page() -> None:
     assert data[44:] == bytes.fromhex("4000 c0ff ff7f 0080 16 ec") + bytes(10)
 
 
-@pytest.mark.parametrize("recipe", [DITHERED, EXACT, POINTWISE])
+@pytest.mark.parametrize("recipe", [DITHERED, EXACT, POINTWISE, SPARSE])
 def test_unpack_is_the_inverse_of_pack(recipe: Recipe) -> None:
     assert Recipe.unpack(recipe.pack()) == recipe
 
@@ -67,11 +68,15 @@ def test_unpack_is_the_inverse_of_pack(recipe: Recipe) -> None:
         ("inverse", DITHERED, 16, struct.pack("<d", float("inf"))),
         ("limit", DITHERED, 24, struct.pack("<d", 1e300)),
         ("method", EXACT, 32, b"\x04"),
-        ("method", DITHERED, 32, b"\x06"),
+        ("method", DITHERED, 32, b"\x07"),
         ("reserved", EXACT, 33, b"\x01"),
         ("columns", EXACT, 32, b"\x02"),
         ("rows", EXACT, 32, b"\x03\0\0\0\x05"),
         ("weights", EXACT, 44, b"\x01"),
+        ("weights", DITHERED, 32, b"\x06"),
+        ("weights", SPARSE, 50, b"\x01"),
+        ("shift", SPARSE, 52, b"\x01"),
+        ("gain", SPARSE, 53, b"\x01"),
         ("shift", DITHERED, 52, b"\x17"),
         ("shift", EXACT, 52, b"\x01"),
         ("gain", DITHERED, 53, b"\x15"),

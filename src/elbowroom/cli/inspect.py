@@ -180,6 +180,8 @@ def codec_words(recipe: "Recipe") -> list[str]:
         }.get(Predictor(recipe.method))
         return [*words, f"what is stored are differences {differences}"] if differences else words
     model = Model(recipe.method)
+    if model == Model.SPARSE:
+        return ["codes are mostly zero: where they are not is entropy-coded, then what they are"]
     coded = "codes" if model == Model.CODE else "errors of the prediction"
     chooser = {
         Model.CODE: "the prediction chooses the table",

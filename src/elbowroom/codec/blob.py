@@ -27,7 +27,7 @@ from elbowroom.codec.layout import (
     strides_in,
 )
 from elbowroom.codec.opaque import opaque
-from elbowroom.codec.recipe import Codec, Recipe, Rule
+from elbowroom.codec.recipe import Codec, Model, Recipe, Rule
 from elbowroom.errors import CorruptData, IncompatibleFormat, InvalidArgument
 
 MAGIC = b"ELBR"
@@ -377,6 +377,8 @@ def _check_sizes(recipe: Recipe, items: int, sizes: NDArray[np.uint32]) -> None:
 
 def _smallest_chunk(recipe: Recipe, items: int) -> int:
     if recipe.codec == Codec.DENSE:
+        if recipe.method == Model.SPARSE:
+            return 4  # the number of failed items
         return 24 + 8 + 64  # fields, mask of the tables, states of 16 lanes
     blocks = -(-items * (2 if recipe.has_word_planes else 1) // 64)
     return 4 + (blocks + 3) // 4 * 4

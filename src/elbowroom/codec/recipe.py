@@ -96,6 +96,7 @@ class Model(IntEnum):
     ACROSS = 3
     BOTH = 4
     GRID = 5
+    SPARSE = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,9 +195,10 @@ class Recipe:
                 return "rows: 0, and the predictor needs planes"
         if len(self.weights) != 4 or not all(-(2**15) <= w < 2**15 for w in self.weights):
             return f"weights: {self.weights}"
-        if self.codec != Codec.DENSE and any(self.weights):
-            return f"weights: {self.weights} of the codec {self.codec.name.lower()}, expected 0"
-        most = 22 if self.codec == Codec.DENSE else 0
+        predicts = self.codec == Codec.DENSE and self.method != Model.SPARSE
+        if not predicts and any(self.weights):
+            return f"weights: {self.weights} where nothing is predicted, expected 0"
+        most = 22 if predicts else 0
         if not 0 <= self.shift <= most:
             return f"shift: {self.shift}, at most {most} can be"
         most = 20 if self.codec == Codec.DENSE and self.method == Model.GRID else 0

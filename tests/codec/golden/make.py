@@ -47,6 +47,23 @@ def cases() -> Iterator[tuple[str, Any, er.Bound, dict[str, Any]]]:
         yield f"{codec}_lossless", rough, er.Bound.lossless(), {"codec": codec}
         yield f"{codec}_i64", np.arange(-500, 500) * 3, er.Bound.lossless(), {"codec": codec}
         yield f"{codec}_bool", relu > 0, er.Bound.lossless(), {"codec": codec}
+    # Nearly all zero: the dense codec takes its model sparse.
+    rare = np.where(np.abs(rough) > 2.2, rough, 0)
+    failing = rare.copy()
+    failing[::9, 0] = [np.nan, np.inf, -np.inf, -0.0, 1e30, 1e-42, -1e30, 3.5]
+    dense = {"codec": "dense"}
+    yield "sparse_rows", rare, absolute(0.3), dense
+    yield "sparse_flat", rare.reshape(-1), absolute(0.01), dense
+    yield "sparse_narrow", rare.reshape(-1, 4), absolute(0.3), dense
+    yield "sparse_signs", rare, absolute(0.4, keep_sign=True), dense
+    yield "sparse_dither", rare, absolute(0.5), {**dense, "dither": 7}
+    yield "sparse_pointwise", rare, er.Bound.pointwise_relative(0.4), dense
+    yield "sparse_failing", failing, absolute(0.3), dense
+    yield "sparse_f16", rare.astype(np.float16), absolute(0.3), dense
+    yield "sparse_f64", rare.astype(np.float64), absolute(0.3), dense
+    yield "sparse_i64", (rare * 2).astype(np.int64).reshape(-1), er.Bound.lossless(), dense
+    yield "sparse_bool", rare > 0, er.Bound.lossless(), dense
+    yield "sparse_zeros", np.zeros((40, 300), np.float32), absolute(0.01), dense
     bf16 = torch.from_numpy(rough).to(torch.bfloat16)
     yield "torch_bf16", bf16, absolute(0.05), {"codec": "dense"}
     images = torch.from_numpy(field((2, 3, 8, 10), 3)).to(memory_format=torch.channels_last)

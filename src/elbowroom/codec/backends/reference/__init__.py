@@ -6,9 +6,9 @@ their patterns as uint16.
 
 import numpy as np
 
-from elbowroom.codec.backends.reference import block, dense
+from elbowroom.codec.backends.reference import block, dense, sparse
 from elbowroom.codec.backends.reference.numbers import NUMPY_TYPES, Items
-from elbowroom.codec.recipe import Codec, Dtype, Recipe
+from elbowroom.codec.recipe import Codec, Dtype, Model, Recipe
 from elbowroom.errors import CorruptData, InvalidArgument
 
 
@@ -52,7 +52,8 @@ def _encode_chunk(recipe: Recipe, items: Items, first: int) -> bytes:
     if recipe.codec == Codec.BLOCK:
         return block.encode_chunk(recipe, items, first)
     if recipe.codec == Codec.DENSE:
-        return dense.encode_chunk(recipe, items, first)
+        payload = sparse if recipe.method == Model.SPARSE else dense
+        return payload.encode_chunk(recipe, items, first)
     if recipe.dtype == Dtype.BOOL:
         return (items.view(np.uint8) != 0).tobytes()
     return items.tobytes()
@@ -62,7 +63,8 @@ def _decode_chunk(recipe: Recipe, chunk: bytes, first: int, item_count: int) -> 
     if recipe.codec == Codec.BLOCK:
         return block.decode_chunk(recipe, chunk, first, item_count)
     if recipe.codec == Codec.DENSE:
-        return dense.decode_chunk(recipe, chunk, first, item_count)
+        payload = sparse if recipe.method == Model.SPARSE else dense
+        return payload.decode_chunk(recipe, chunk, first, item_count)
     if len(chunk) != item_count * recipe.item_bytes:
         raise CorruptData(f"size: {len(chunk)} bytes, expected {item_count * recipe.item_bytes}")
     if recipe.dtype == Dtype.BOOL:
