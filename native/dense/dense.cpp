@@ -14,7 +14,8 @@ std::size_t dense_scratch_bytes(std::size_t n, std::size_t columns) noexcept {
     // 64 lanes of 4 bytes: running means, then a history of 4 (columns + 1) + 2048 steps and one;
     // then a tile.
     const std::size_t per_column = (width + 1) * 256 + (4 * (width + 1) + 2049) * 256;
-    // The model sparse needs 9 bytes for each of at most 31744 columns and 60 KiB: less than tables.
+    // The model sparse needs 9 bytes for each of at most 31744 columns and 60 KiB: less than
+    // tables.
     return padded * per_code + tables + per_column + 64 * 1040 * 4 + 64 * 4096;
 }
 

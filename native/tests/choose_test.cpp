@@ -58,8 +58,13 @@ TEST(sparse_is_chosen_for_what_is_nearly_all_zero) {
     std::vector<float> x(items);
     values::Random random(3);
     const auto model = [&](std::size_t columns) {
-        Stream s = streams::dense_stream(q, 1, false, 0, columns, 0);
+        // What was chosen before must not shine through.
+        Stream s = streams::dense_stream(q, 5, true, 3, columns, 0);
         CHECK(choose(s, x.data(), items));
+        std::uint8_t recipe[recipe_bytes];
+        write_recipe(s, recipe);
+        Stream again;
+        CHECK(read_recipe(recipe, recipe_bytes, again));
         return s.geometry.model;
     };
     for (const std::size_t columns : {0, 40, 1000}) CHECK(model(columns) == streams::sparse);
