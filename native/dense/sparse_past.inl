@@ -18,6 +18,12 @@ inline std::uint32_t sign_of(std::int32_t v) { return v == 0 ? 0u : v > 0 ? 1u :
 
 // Bit i: code i of a block is not zero.
 inline std::uint64_t nonzero_of(const std::int32_t* codes) {
+    if constexpr (kLanes == 1) {
+        // Compilers make vectors of this, but not of what follows.
+        std::int32_t any = 0;
+        for (std::size_t i = 0; i < kBlock; ++i) any |= codes[i];
+        if (any == 0) return 0;
+    }
     std::uint64_t bits = 0;
     for (int i = 0; i < static_cast<int>(kBlock); i += kLanes)
         bits |= static_cast<std::uint64_t>(m_bits(m_not(i_equal(i_load(codes + i), i_set(0)))))
