@@ -15,9 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from elbowroom.keep.activations.trees import map_tensors, tensors_in
 
-# Of a batch, this share is run again: the memory it takes plainly is far below what was saved.
+# Of a batch, at most this share is run again, so that the memory it takes plainly is far below
+# what was saved.
 PART = 8
-LEAST = 4
+LEAST = 2
 
 Grads = list[Tensor | None]
 
@@ -30,12 +31,14 @@ class Meter:
         model: nn.Module,
         lossy: Callable[[], AbstractContextManager[Any]],
         report: Callable[[float, float], None],
+        share: float,
     ) -> None:
         self._model = model
         # Run again without the wrapper: its collectives belong to the user's own backward.
         self._inner = model.module if isinstance(model, DistributedDataParallel) else model
         self._lossy = lossy
         self._report = report
+        self._share = share
         self._call: tuple[Any, Any] | None = None
         self._outputs: list[Tensor | None] = []
         self._handles: list[Any] = []
@@ -87,7 +90,7 @@ class Meter:
         self.disarm()
         if call is None or all(g is None for g in gradients):
             return
-        args, kwargs, gradients, part = _cut(call, gradients)
+        args, kwargs, gradients, part = _cut(call, gradients, self._share)
         with _put_back(self._model):
             results = []
             for context in (nullcontext(), self._lossy()):
@@ -127,14 +130,14 @@ class Meter:
             )
 
 
-def _cut(call: tuple[Any, Any], gradients: Grads) -> tuple[Any, Any, Grads, float]:
+def _cut(call: tuple[Any, Any], gradients: Grads, share: float) -> tuple[Any, Any, Grads, float]:
     """The first part of the batch, where every tensor agrees on what the batch is."""
     tensors = [*tensors_in(call), *(g for g in gradients if g is not None)]
     sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
     batch = sizes.pop()
     if sizes or batch < 2 * LEAST:
         return *call, gradients, 1.0
-    count = max(LEAST, batch // PART)
+    count = max(LEAST, int(batch * min(share, 1 / PART)))
     args, kwargs = map_tensors(lambda t: t[:count], call)
     return args, kwargs, [None if g is None else g[:count] for g in gradients], count / batch
 

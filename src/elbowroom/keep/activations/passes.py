@@ -91,12 +91,17 @@ class Pass:
     """The saved tensors of one forward pass, until their graph is gone."""
 
     def __init__(
-        self, sites: Sites, policy: Policy, untouched: Untouched, listener: Listener | None
+        self,
+        sites: Sites,
+        policy: Policy,
+        untouched: Untouched,
+        listener: Listener | None,
+        tally: Tally,
     ) -> None:
         self.calls = Calls(sites)
         self.records: dict[int, Record] = {}
         self.pending: list[Entry] = []
-        self.tally = Tally()
+        self.tally = tally
         self._first = _next_number()
         self.untouched = untouched
         self.listener = listener

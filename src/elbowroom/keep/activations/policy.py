@@ -11,15 +11,20 @@ from elbowroom.keep.activations.payloads import Coded, dense_form, take_sample
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
-# Before anything is known of a site: an error far below every tolerance, and still a quarter of
-# the bytes.
+# The first bound of a site, before anything is known of it, relative to the spread of its values:
+# an error far below every tolerance, and still a fifth of the bytes; or a tenth, where memory is
+# what matters and the first steps have to fit as well.
 CAREFUL = 1 / 64
+BOLD = 1 / 8
 
 
 class Policy:
     """Bounds of sites, and the encoding itself."""
 
-    def __init__(self, *, is_exact: bool, is_local: bool, seed: int) -> None:
+    def __init__(
+        self, *, is_exact: bool, is_local: bool, seed: int, first: float = CAREFUL
+    ) -> None:
+        self.first = first
         self.is_exact = is_exact
         self.is_local = is_local
         self.seed = seed
@@ -34,14 +39,14 @@ class Policy:
                 return None
             dense, layout = dense_form(tensor)
             return Coded(encode(dense, Bound.lossless(), like=site.like), layout)
-        if self.is_exact or (self.is_local and class_of(entry.uses) != "W"):
+        if self.is_exact or site.is_kept or (self.is_local and class_of(entry.uses) != "W"):
             return None
         dense, layout = dense_form(tensor)
         if site.bound is None or self.is_sampling:
             site.sample = take_sample(dense).to("cpu", torch.float32)
         bound = site.bound
         if bound is None:
-            bound = CAREFUL * spread(site.sample)
+            bound = self.first * spread(site.sample)
         if not bound > 0 or bound == float("inf"):
             return None
         blob = encode(

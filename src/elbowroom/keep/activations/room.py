@@ -13,14 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from elbowroom.errors import InvalidArgument
+from elbowroom.keep.activations.budget import Budget
+from elbowroom.keep.activations.gauge import parse_bytes
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.noise import Noise
 from elbowroom.keep.activations.observer import Observer
 from elbowroom.keep.activations.passes import Pass, Untouched, top_hooks
-from elbowroom.keep.activations.policy import Policy
+from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
+from elbowroom.keep.activations.recompute import recomputed
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
-from elbowroom.keep.activations.sites import Names, Sites
+from elbowroom.keep.activations.sites import Names, Site, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.watch import Functions, Modules
 
@@ -46,6 +49,11 @@ class Activations:
         tolerance: The share of the gradient's own variance, from batch to batch, that errors may
             add. 0 means exact: gradients have the same bits as without, and only what costs no
             error is saved.
+        memory: A budget for the whole process (on a GPU, for what torch holds there), such as
+            "6 GB". From the measured peak of each step it follows which tensors are kept as they
+            are, which are encoded and which parts of the model run again in backward, so that the
+            step is as fast as the budget allows. BudgetUnreachable names the nearest budget that
+            can be met.
         rule: "variance" is the one above. "certified" lets no element of a weight's gradient move
             further than the tolerance times the gradient's root mean square; "comet" holds their
             standard deviation to 0.01 of the mean momentum. Both encode inputs of layers with
@@ -61,6 +69,7 @@ class Activations:
         model: nn.Module,
         *,
         tolerance: float = 0.1,
+        memory: str | int | float | None = None,
         rule: Literal["variance", "comet", "certified"] = "variance",
         refresh: int = 100,
         meter: int = 400,
@@ -73,7 +82,10 @@ class Activations:
         self._meter_every = meter
         self._rule = Rule(rule)
         self._policy = Policy(
-            is_exact=tolerance == 0, is_local=self._rule is not Rule.VARIANCE, seed=seed
+            is_exact=tolerance == 0,
+            is_local=self._rule is not Rule.VARIANCE,
+            seed=seed,
+            first=CAREFUL if memory is None else BOLD,
         )
         self._sites = Sites()
         self._names = Names(model)
@@ -88,6 +100,8 @@ class Activations:
         self._measuring = False
         self._installed: list[Any] = []
         self._local = threading.local()
+        self._seconds: dict[str, float] = {}
+        self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
 
     @property
     def ledger(self) -> Ledger:
@@ -173,6 +187,8 @@ class Activations:
         """A new pass in this thread."""
         observer = None
         if not self._measuring:
+            if self._budget is not None:
+                self._arrange(self._budget)
             self._step += 1
             if self._meter is not None:
                 self._meter.disarm()
@@ -181,9 +197,17 @@ class Activations:
                 if _is_due(self._step, self._refresh):
                     observer = Observer(self._decide)
                 if self._meter_every and _is_due(self._step + 2, self._meter_every):
-                    self._meter = Meter(self.model, self._measured_pass, self._report)
+                    # Where memory is short, no more runs plainly than what is held now.
+                    share = 1.0 if self._budget is None else 1 / self.ledger.ratio
+                    self._meter = Meter(self.model, self._measured_pass, self._report, share)
                     self._meter.arm()
         return self._start(observer)
+
+    def _arrange(self, budget: Budget) -> None:
+        budget.next_pass(self._sites, self._seconds)
+        kept = frozenset[Site]() if budget.arrangement is None else budget.arrangement.kept
+        for site in self._sites:
+            site.is_kept = site in kept
 
     def _start(self, observer: Observer | None) -> ExitStack:
         self._policy.step, self._policy.is_sampling = self._step, observer is not None
@@ -192,11 +216,15 @@ class Activations:
             self._policy,
             Untouched(self.model),
             None if observer is None else observer.listen,
+            Tally(is_trial=self._measuring),
         )
         if not self._measuring:
             self._tally = now.tally
         modules = Modules(self.model, self._names, now)
+        self._seconds = self._seconds | modules.seconds if self._measuring else modules.seconds
         stack = ExitStack()
+        if self._budget is not None:
+            stack.enter_context(recomputed(self._budget.modules))
         stack.callback(now.finish)
         stack.callback(modules.remove)
         modules.install()
@@ -247,6 +275,10 @@ class Activations:
         )
         self._events.append(event)
         _log.warning(event)
+
+    def _tell(self, event: str) -> None:
+        self._events.append(f"step {self._step}: {event}")
+        _log.info(event)
 
 
 class _Measured:

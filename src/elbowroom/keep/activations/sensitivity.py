@@ -149,7 +149,7 @@ def _convolution(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
         fan = float(weight.shape[1])
     p.put(effect, 1, energy(g) * fan * taps)
     axes = [axis for axis in range(g.dim()) if axis != 1]
-    effect.largest = float(g.abs().sum(axes).max())
+    effect.largest = float(torch.linalg.vector_norm(g, 1, axes).max())
 
 
 def _product(first: str) -> Callable[[Passage, str, Entry, Effect], None]:
@@ -162,7 +162,7 @@ def _product(first: str) -> Callable[[Passage, str, Entry, Effect], None]:
         place = offset + (1 if slot == first else 0)
         p.put(effect, place, energy(g) * inner)
         if slot == first and g.dim() == 2:
-            effect.largest = float(g.abs().sum(0).max())
+            effect.largest = float(torch.linalg.vector_norm(g, 1, 0).max())
 
     return rule
 
@@ -175,7 +175,7 @@ def _batch_norm(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     inverse = scale.values().double()
     gain = torch.ones_like(inverse) if weight is None else weight.values().double()
     axes = [axis for axis in range(g.dim()) if axis != 1]
-    per_channel = g.float().square().sum(axes).double()
+    per_channel = torch.linalg.vector_norm(g, 2, axes, dtype=torch.float32).double().square()
     count = g.numel() / g.shape[1]
     slope = p.inputs[1]
     turned = per_channel if slope is None else slope.double().square() + per_channel
@@ -193,10 +193,11 @@ def _layer_norm(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     if weight is None:
         width = g.numel() // inverse.numel()
     rows = g.reshape(inverse.numel(), -1)
-    plain = rows.square().sum(1).double()
+    plain = torch.linalg.vector_norm(rows, 2, 1).double().square()
     scaled = plain
     if weight is not None:
-        scaled = (rows * weight.values().reshape(-1)).square().sum(1).double()
+        weighted = rows * weight.values().reshape(-1)
+        scaled = torch.linalg.vector_norm(weighted, 2, 1).double().square()
     p.put(effect, 1, float((inverse.square() * plain).sum()))
     # Of (s^2 + |g|^2) / C with s = <g, x>, the first is as large as the second on average.
     p.put(effect, 0, float((inverse.pow(4) * scaled).sum() * 2 / width))

@@ -23,6 +23,15 @@ class Site:
     share: float = 0.0
     """Of the gradient's variance that the bound was predicted to add."""
 
+    plain_bytes: int = 0
+    coded_bytes: int = 0
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    """Of its last tensor: what it takes as it is and encoded, and the time for it."""
+
+    is_kept: bool = False
+    """Left as it is: the budget has room for it."""
+
     like: Blob | None = None
     """Choices of the codec for the last tensor, without its payload."""
 

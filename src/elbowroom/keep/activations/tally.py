@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 class Tally:
     """What one pass saved, holds and took; outlives the pass without holding a tensor."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_trial: bool = False) -> None:
+        """A trial, on a part of a batch, says nothing about its sites."""
+        self._is_trial = is_trial
         self.held_bytes = 0
         self.peak_bytes = 0
         self.encode_s = 0.0
@@ -35,6 +37,14 @@ class Tally:
         # While it is encoded the tensor itself is there too.
         self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
         entry.on_release = self._release
+        site = entry.site
+        if self._is_trial:
+            return
+        if entry.payload.method == "encode":
+            site.plain_bytes, site.coded_bytes = entry.nbytes_plain, entry.payload.nbytes
+            site.encode_s = entry.encode_s
+        elif entry.payload.method == "keep" and not site.is_kept:
+            site.plain_bytes = site.coded_bytes = entry.nbytes_plain
 
     def _release(self, nbytes: int) -> None:
         self.held_bytes -= nbytes
@@ -42,6 +52,8 @@ class Tally:
     def restore(self, entry: "Entry", seconds: float) -> None:
         """It was made again for backward."""
         self.decode_s += seconds
+        if entry.payload is not None and entry.payload.method == "encode" and not self._is_trial:
+            entry.site.decode_s = seconds
         self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
 
     def close(self) -> None:

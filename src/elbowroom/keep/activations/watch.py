@@ -1,6 +1,7 @@
 """Watching a forward pass: which module and which function is running."""
 
 import threading
+import time
 from typing import Any
 
 from torch import Tensor, nn
@@ -53,7 +54,9 @@ class Modules:
         self._now = now
         self._thread = threading.get_ident()
         self._stack: list[str] = []
+        self._starts: list[float] = []
         self._handles: list[Any] = []
+        self.seconds: dict[str, float] = {}
 
     @property
     def current(self) -> str:
@@ -82,7 +85,10 @@ class Modules:
         if threading.get_ident() != self._thread:
             return
         self._stack.append(self._names.of(module))
+        self._starts.append(time.perf_counter())
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         if threading.get_ident() == self._thread and self._stack:
-            self._stack.pop()
+            name = self._stack.pop()
+            spent = time.perf_counter() - self._starts.pop()
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent

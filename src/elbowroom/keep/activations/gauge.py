@@ -1,0 +1,121 @@
+"""How much memory is in use, and how much was at most."""
+
+import ctypes
+import re
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from elbowroom.errors import InvalidArgument
+
+_UNITS = {"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([A-Za-z]*)\s*")
+
+# Arguments of mallopt(3).
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def parse_bytes(memory: object) -> int:
+    """Bytes from a number or a text such as "6 GB" or "512 MiB"."""
+    if isinstance(memory, int | float) and not isinstance(memory, bool) and 0 < memory < 2**63:
+        return int(memory)
+    match = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
+    if match is not None and match[2].upper() in _UNITS and float(match[1]) > 0:
+        return int(float(match[1]) * _UNITS[match[2].upper()])
+    raise InvalidArgument(
+        f'memory must be a size such as "6 GB" or a number of bytes, got {memory!r}: write the '
+        "most that the whole process may take"
+    )
+
+
+class Gauge(Protocol):
+    """Memory of a process or a device."""
+
+    def now(self) -> int:
+        """Bytes in use."""
+        ...
+
+    def peak(self) -> int:
+        """Most bytes in use since the last reset."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the peak."""
+        ...
+
+
+class Process:
+    """The resident memory of this process, as the kernel counts it."""
+
+    def __init__(self) -> None:
+        self._largest = 0
+
+    def now(self) -> int:
+        """Bytes in use."""
+        return _status("VmRSS")
+
+    def peak(self) -> int:
+        """Most bytes in use since the last reset, or ever where the kernel allows no reset."""
+        return max(_status("VmHWM"), self._largest)
+
+    def reset(self) -> None:
+        """Forget the peak."""
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:
+            self._largest = 0
+
+
+class Device:
+    """The memory that torch's allocator holds for tensors on a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def now(self) -> int:
+        """Bytes in use."""
+        return torch.cuda.memory_allocated(self._device)
+
+    def peak(self) -> int:
+        """Most bytes in use since the last reset."""
+        return torch.cuda.max_memory_allocated(self._device)
+
+    def reset(self) -> None:
+        """Forget the peak."""
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+
+def gauge_of(device: torch.device) -> Gauge:
+    """The gauge of what holds tensors of this device."""
+    if device.type == "cuda":
+        return Device(device)
+    if not Path("/proc/self/status").exists():
+        raise InvalidArgument(
+            "memory= needs a system that tells a process its size, such as Linux: leave memory "
+            "out and set a tolerance"
+        )
+    return Process()
+
+
+def return_freed_memory(*, at_once: bool) -> None:
+    """Have the C library give large blocks back when they are freed, or keep them for reuse.
+
+    Kept blocks cost nothing to reuse, but a heap with holes can be twice as large as what is in it.
+    """
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt"):
+        return
+    size = 1 << 20 if at_once else 32 << 20
+    library.mallopt(_M_MMAP_THRESHOLD, size)
+    library.mallopt(_M_TRIM_THRESHOLD, 2 * size)
+    if at_once and hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    return 0
