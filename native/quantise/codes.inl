@@ -153,6 +153,7 @@ inline bool quantise_double(double x, std::uint32_t index, const Quantiser& q, s
         const double rec = reconstruct_double<R>(code, index, q);
         if (!(__builtin_fabs(x - rec) < q.bound)) return false;
         if constexpr (R == Rule::signs) return rec != 0.0 && (rec < 0.0) == negative;
+        if constexpr (R == Rule::dither) return rec != 0.0;
         return true;
     }
 }

@@ -160,11 +160,11 @@ inline I quantise(F x, I index, const Constants& c, M& good) {
             const I k = i_of_f(f_floor(moved));
             const F rec = L::round(f_mul(f_add(f_of_i(k), shift), c.step));
             near = m_and(f_less(f_abs(f_sub(x, rec)), c.bound), f_less(f_abs(t), c.limit));
+            // Only zero comes back as zero: who counts on it finds the zeros of x in the result.
+            near = m_and(near, m_not(i_equal(i_shl<1>(f_bits(rec)), c.zero)));
             if constexpr (R == Rule::signs) {
-                // Strictly on x's side of zero: a product that underflowed to zero must not pass.
                 const I flip = i_xor(f_bits(rec), bits);
                 near = m_and(near, m_not(i_less(flip, c.zero)));
-                near = m_and(near, m_not(i_equal(i_shl<1>(f_bits(rec)), c.zero)));
             }
             const M below = i_less(k, c.zero);
             code = i_add(k, i_select(below, c.zero, c.one));

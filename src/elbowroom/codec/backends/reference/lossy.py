@@ -93,8 +93,10 @@ def _stands(
     stands = error < limit
     if double or recipe.negative_zero or recipe.rule != Rule.PLAIN:
         stands &= np.abs(x * real(recipe.inverse)) < _LARGEST
+    if recipe.rule in (Rule.SIGNS, Rule.DITHER):
+        stands &= r != 0
     if recipe.rule == Rule.SIGNS:
-        stands &= (r != 0) & (np.signbit(r) == np.signbit(x))
+        stands &= np.signbit(r) == np.signbit(x)
     return stands
 
 
