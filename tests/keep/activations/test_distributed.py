@@ -84,7 +84,7 @@ def fully_sharded(rank: int, tolerance: float) -> None:
 
 def spawn(folder: Path, job: str, tolerance: float) -> None:
     """Two processes that have to end, well or not."""
-    context = mp.spawn(work, (str(folder), job, tolerance), nprocs=2, join=False)
+    context: Any = mp.spawn(work, (str(folder), job, tolerance), nprocs=2, join=False)
     for _ in range(4):
         if context.join(timeout=100):
             return
