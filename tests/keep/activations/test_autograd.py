@@ -328,5 +328,5 @@ def test_modules_added_later() -> None:
     run(model, x, y, room)
     model.append(nn.Linear(10, 10))
     run(model, x, y, room)
-    assert any(row.name.startswith("9:") for row in room.ledger.rows) or room.ledger.saved_bytes > 0
+    assert any(row.name.startswith("9:") for row in room.ledger.rows)
     assert model[9].weight.grad is not None

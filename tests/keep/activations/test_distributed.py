@@ -2,6 +2,7 @@
 
 import gc
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -32,54 +34,47 @@ def start(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
 
 
+def step(model: Any, rank: int, x: Tensor, y: Tensor, room: Any, count: int) -> None:
+    """Some steps on this process's share of the batch; the last one's gradients stay."""
+    mine = slice(8 * rank, 8 * rank + 8)
+    for _ in range(count):
+        model.zero_grad()
+        with room or nullcontext():
+            loss = functional.cross_entropy(model(x[mine]), y[mine])
+        loss.backward()
+
+
+def compare(plain: list[Tensor], ours: list[Tensor], tolerance: float) -> None:
+    """The same bits, or close and not the same."""
+    if tolerance == 0:
+        assert all(torch.equal(a, b) for a, b in zip(plain, ours, strict=True))
+        return
+    error = sum(float((a - b).square().sum()) for a, b in zip(plain, ours, strict=True))
+    assert 0 < error < 0.05 * sum(float(a.square().sum()) for a in plain)
+
+
 def data_parallel(rank: int, tolerance: float) -> None:
     model, x, y = make("convolutional")
     wrapped = DistributedDataParallel(model)
-    mine = slice(8 * rank, 8 * rank + 8)
-    results = []
+    results: list[list[Tensor]] = []
     for room in (None, er.Activations(wrapped, tolerance=tolerance, meter=2)):
-        for _ in range(4):
-            wrapped.zero_grad()
-            if room is None:
-                loss = functional.cross_entropy(wrapped(x[mine]), y[mine])
-            else:
-                with room:
-                    loss = functional.cross_entropy(wrapped(x[mine]), y[mine])
-            loss.backward()
+        step(wrapped, rank, x, y, room, 4)
         results.append([p.grad.clone() for p in model.parameters()])
-    plain, ours = results
-    if tolerance == 0:
-        assert all(torch.equal(a, b) for a, b in zip(plain, ours, strict=True))
-    else:
-        error = sum(float((a - b).square().sum()) for a, b in zip(plain, ours, strict=True))
-        assert 0 < error < 0.05 * sum(float(a.square().sum()) for a in plain)
+    compare(results[0], results[1], tolerance)
 
 
 def fully_sharded(rank: int, tolerance: float) -> None:
-    results: list[list[torch.Tensor]] = []
+    results: list[list[Tensor]] = []
     for compressed in (False, True):
         model, x, y = make("transformer")
         model.eval()
         for block in model.blocks:
             fully_shard(block)
         fully_shard(model)
-        room: Any = er.Activations(model, tolerance=tolerance) if compressed else None
-        mine = slice(8 * rank, 8 * rank + 8)
-        for _ in range(3):
-            model.zero_grad()
-            if room is None:
-                loss = functional.cross_entropy(model(x[mine]), y[mine])
-            else:
-                with room:
-                    loss = functional.cross_entropy(model(x[mine]), y[mine])
-            loss.backward()
+        room = er.Activations(model, tolerance=tolerance) if compressed else None
+        step(model, rank, x, y, room, 3)
         results.append([p.grad.full_tensor().clone() for p in model.parameters()])
-    plain, ours = results
-    if tolerance == 0:
-        assert all(torch.equal(a, b) for a, b in zip(plain, ours, strict=True))
-    else:
-        error = sum(float((a - b).square().sum()) for a, b in zip(plain, ours, strict=True))
-        assert 0 < error < 0.05 * sum(float(a.square().sum()) for a in plain)
+    compare(results[0], results[1], tolerance)
 
 
 def spawn(folder: Path, job: str, tolerance: float) -> None:

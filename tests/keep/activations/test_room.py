@@ -243,3 +243,51 @@ def test_installed_model_that_fails() -> None:
         model(x[:, :2])
     assert not torch.overrides._get_current_function_mode_stack()
     model(x).sum().backward()
+
+
+def test_the_meter_measures_an_installed_room_too() -> None:
+    """Its exact run is exact although the model compresses by itself, and counts as no step."""
+    model, x, y = make("convolutional")
+    x, y = (torch.cat([v, v]) for v in (x, y))
+    room = er.Activations(model)
+    room.install()
+    for _ in range(8):
+        model.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+    assert room.ledger.step == 8
+    assert room.ledger.readings
+    assert all(reading.measured > 0 for reading in room.ledger.readings)
+
+
+def test_trials_of_the_meter_leave_the_noise_alone() -> None:
+    """The gradient of a part of a batch says nothing about that of the whole."""
+    variances = []
+    for meter in (0, 400):
+        model, x, y = make("convolutional")
+        room = er.Activations(model, meter=meter, tolerance=1e-9)
+        for step in range(7):
+            order = torch.randperm(16, generator=torch.Generator().manual_seed(step))[:8]
+            run(model, x[order], y[order], room)
+        variances.append(sum(room._noise.variance(p) or 0.0 for p in model.parameters()))
+    assert variances[0] == pytest.approx(variances[1], rel=0.02)
+
+
+def test_a_model_that_cannot_be_cut_costs_the_meter_only() -> None:
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x).tanh().view(256, 64)
+
+    model = Fixed()
+    room = er.Activations(model)
+    for step in range(8):
+        x = torch.randn(256, 64, generator=torch.Generator().manual_seed(step))
+        model.zero_grad()
+        with room:
+            loss = model(x).square().mean()
+        loss.backward()
+    assert model.layer.weight.grad is not None
+    assert any("the meter is off" in event for event in room.ledger.events)

@@ -11,6 +11,7 @@ from torch import nn
 
 from elbowroom.errors import BudgetUnreachable
 from elbowroom.keep.activations.gauge import Gauge, gauge_of, return_freed_memory
+from elbowroom.keep.activations.ledger import say_bytes
 from elbowroom.keep.activations.recompute import candidates
 from elbowroom.keep.activations.sites import Site
 
@@ -155,8 +156,9 @@ class Budget:
             return_freed_memory(at_once=True)
         if self._gauge.now() > limit_bytes:
             raise BudgetUnreachable(
-                f"the process holds {_size(self._gauge.now())} before the first step, more than "
-                f"the budget of {_size(limit_bytes)}: no arrangement of activations can meet it"
+                f"the process holds {say_bytes(self._gauge.now())} before the first step, more "
+                f"than the budget of {say_bytes(limit_bytes)}: no arrangement of activations can "
+                "meet it"
             )
         self._gauge.reset()
 
@@ -209,7 +211,7 @@ class Budget:
         known = self.arrangement
         if known is None or (len(known.kept), known.regions) != (len(found.kept), found.regions):
             self._report(
-                f"budget {_size(self._limit)}, peak {_size(self.peak_bytes)}: "
+                f"budget {say_bytes(self._limit)}, peak {say_bytes(self.peak_bytes)}: "
                 f"{len(found.kept)} tensors kept, {len(choices) - len(found.kept)} encoded, "
                 f"{len(found.regions)} regions computed again"
             )
@@ -227,9 +229,9 @@ class Budget:
             and len(tried) == len(self._regions(choices, seconds))
         ):
             raise BudgetUnreachable(
-                f"the budget of {_size(self._limit)} cannot be met: with everything encoded or "
-                f"computed again a step took {_size(self._least)}: raise the budget to "
-                f"{_size(int(self._least * (1 + MARGIN)))}, or make the batch smaller"
+                f"the budget of {say_bytes(self._limit)} cannot be met: with everything encoded or "
+                f"computed again a step took {say_bytes(self._least)}: raise the budget to "
+                f"{say_bytes(int(self._least * (1 + MARGIN)))}, or make the batch smaller"
             )
 
     def _held_bytes(self, choice: Choice) -> int:
@@ -254,7 +256,3 @@ class Budget:
                     )
                 )
         return regions
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.0f} MB"

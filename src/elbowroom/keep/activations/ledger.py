@@ -71,8 +71,9 @@ class Ledger:
 
     def __str__(self) -> str:
         lines = [
-            f"step {self.step}: {_size(self.saved_bytes)} saved, {_size(self.kept_bytes)} kept "
-            f"({self.ratio:.1f}x), peak {_size(self.peak_bytes)}",
+            f"step {self.step}: {say_bytes(self.saved_bytes)} saved, "
+            f"{say_bytes(self.kept_bytes)} kept ({self.ratio:.1f}x), "
+            f"peak {say_bytes(self.peak_bytes)}",
             f"gradient error {self.gradient_error:.3g} of the gradient's own variance; "
             f"encode {self.encode_s * 1e3:.0f} ms, decode {self.decode_s * 1e3:.0f} ms",
         ]
@@ -92,8 +93,8 @@ class Ledger:
                     error_class,
                     method,
                     str(len(rows)),
-                    _size(saved),
-                    _size(kept),
+                    say_bytes(saved),
+                    say_bytes(kept),
                     f"{saved / kept:.1f}" if kept else "-",
                     f"{sum(row.gradient_error for row in rows):.2g}",
                 )
@@ -115,7 +116,8 @@ class Ledger:
         return "\n".join(lines)
 
 
-def _size(nbytes: int) -> str:
+def say_bytes(nbytes: int) -> str:
+    """For people: three digits or so and a unit."""
     if nbytes < 1e5:
         return f"{nbytes / 1e3:.1f} kB"
     return f"{nbytes / 1e6:.1f} MB" if nbytes < 1e9 else f"{nbytes / 1e9:.2f} GB"

@@ -18,7 +18,9 @@ from elbowroom.keep.activations.trees import map_tensors, tensors_in
 # Of a batch, at most this share is run again, so that the memory it takes plainly is far below
 # what was saved.
 PART = 8
-LEAST = 2
+# Statistics of a batch need a few samples; where memory is short, two have to do.
+LEAST = 4
+SHORT = 2
 
 Grads = list[Tensor | None]
 
@@ -29,6 +31,7 @@ class Meter:
     def __init__(
         self,
         model: nn.Module,
+        trial: Callable[[], AbstractContextManager[None]],
         lossy: Callable[[], AbstractContextManager[Any]],
         report: Callable[[float, float], None],
         share: float,
@@ -36,6 +39,7 @@ class Meter:
         self._model = model
         # Run again without the wrapper: its collectives belong to the user's own backward.
         self._inner = model.module if isinstance(model, DistributedDataParallel) else model
+        self._trial = trial
         self._lossy = lossy
         self._report = report
         self._share = share
@@ -61,7 +65,15 @@ class Meter:
             handle.remove()
         self._handles, self._call, self._outputs, self._buffers = [], None, [], []
 
-    def _before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _before(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
+        # A hook that is removed while hooks run may still be called.
+        if self._handles:
+            self.note_call(args, kwargs)
+
+    def note_call(self, args: Any, kwargs: Any) -> None:
+        """The model is about to run."""
+        if not self._handles:
+            return
         if self._call is None:
             self._call = (args, kwargs)
             self._random = _random_state(self._model)
@@ -91,21 +103,33 @@ class Meter:
         if call is None or all(g is None for g in gradients):
             return
         args, kwargs, gradients, part = _cut(call, gradients, self._share)
+        if part == 1 and self._share < 1:
+            # It cannot be cut, and the whole would take the memory that is being saved.
+            return
+        with self._trial():
+            results = self._both(args, kwargs, gradients, random, buffers)
+            if results is not None:
+                error = sum(
+                    float((a - b).float().square().sum())
+                    for a, b in zip(*results, strict=True)
+                    if a is not None and b is not None
+                )
+                self._report(error, part)
+
+    def _both(
+        self, args: Any, kwargs: Any, gradients: Grads, random: Any, buffers: list[Tensor]
+    ) -> tuple[Grads, Grads] | None:
+        """The gradients without and with compression."""
+        results: list[Grads] = []
         with _put_back(self._model):
-            results = []
-            for context in (nullcontext(), self._lossy()):
+            for make in (nullcontext, self._lossy):
                 _set_random_state(random)
                 _set_buffers(self._model, buffers)
-                results.append(self._run(args, kwargs, gradients, context))
-        if None in results:
-            return
-        exact, lossy = results
-        error = sum(
-            float((a - b).float().square().sum())
-            for a, b in zip(exact, lossy, strict=True)
-            if a is not None and b is not None
-        )
-        self._report(error, part)
+                found = self._run(args, kwargs, gradients, make())
+                if found is None:
+                    return None
+                results.append(found)
+        return results[0], results[1]
 
     def _run(
         self, args: Any, kwargs: Any, gradients: Grads, context: AbstractContextManager[Any]
@@ -135,9 +159,10 @@ def _cut(call: tuple[Any, Any], gradients: Grads, share: float) -> tuple[Any, An
     tensors = [*tensors_in(call), *(g for g in gradients if g is not None)]
     sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
     batch = sizes.pop()
-    if sizes or batch < 2 * LEAST:
+    least = LEAST if share >= 1 else SHORT
+    if sizes or batch < 2 * least:
         return *call, gradients, 1.0
-    count = max(LEAST, int(batch * min(share, 1 / PART)))
+    count = max(least, int(batch * min(share, 1 / PART)))
     args, kwargs = map_tensors(lambda t: t[:count], call)
     return args, kwargs, [None if g is None else g[:count] for g in gradients], count / batch
 

@@ -4,8 +4,8 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -25,6 +25,7 @@ from elbowroom.keep.activations.recompute import recomputed
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
 from elbowroom.keep.activations.sites import Names, Site, Sites
 from elbowroom.keep.activations.tally import Tally
+from elbowroom.keep.activations.trees import tensors_in
 from elbowroom.keep.activations.watch import Functions, Modules
 
 _log = logging.getLogger("elbowroom")
@@ -152,7 +153,11 @@ class Activations:
         if self._installed:
             return
         self._installed = [
-            self.model.register_forward_pre_hook(lambda *_: self._enter_forward(), prepend=True),
+            self.model.register_forward_pre_hook(
+                lambda _, args, kwargs: self._enter_forward(args, kwargs),
+                prepend=True,
+                with_kwargs=True,
+            ),
             self.model.register_forward_hook(lambda *_: self._exit_forward(), always_call=True),
         ]
 
@@ -162,8 +167,15 @@ class Activations:
             handle.remove()
         self._installed = []
 
-    def _enter_forward(self) -> None:
+    def _enter_forward(self, args: Any, kwargs: Any) -> None:
+        if self._measuring or self._frames() or _is_recomputed():
+            self._frames().append(ExitStack())
+            return
         self.__enter__()
+        # Hooks that the pass has put on the model come too late for this call.
+        self._local.now.untouched.add(tensors_in((args, kwargs)))
+        if self._meter is not None:
+            self._meter.note_call(args, kwargs)
 
     def _exit_forward(self) -> None:
         if self._frames():
@@ -199,7 +211,9 @@ class Activations:
                 if self._meter_every and _is_due(self._step + 2, self._meter_every):
                     # Where memory is short, no more runs plainly than what is held now.
                     share = 1.0 if self._budget is None else 1 / self.ledger.ratio
-                    self._meter = Meter(self.model, self._measured_pass, self._report, share)
+                    self._meter = Meter(
+                        self.model, self._trial, lambda: self._start(None), self._report, share
+                    )
                     self._meter.arm()
         return self._start(observer)
 
@@ -220,6 +234,7 @@ class Activations:
         )
         if not self._measuring:
             self._tally = now.tally
+            self._local.now = now
         modules = Modules(self.model, self._names, now)
         self._seconds = self._seconds | modules.seconds if self._measuring else modules.seconds
         stack = ExitStack()
@@ -247,8 +262,22 @@ class Activations:
         for decision in decide(self._rule, evidence, self.tolerance, self._trust):
             decision.site.bound, decision.site.share = decision.bound, decision.share
 
-    def _measured_pass(self) -> "_Measured":
-        return _Measured(self)
+    @contextmanager
+    def _trial(self) -> Iterator[None]:
+        """While the meter runs the model: neither ledger, noise nor installed hooks take part.
+
+        A model that cannot run on a part of its batch costs the meter, not the user's backward.
+        """
+        self._measuring = True
+        try:
+            yield
+        except Exception as error:
+            self._meter_every = 0
+            event = f"step {self._step}: the meter is off, its trial failed: {error}"
+            self._events.append(event)
+            _log.warning(event)
+        finally:
+            self._measuring = False
 
     def _report(self, error: float, part: float) -> None:
         """The meter has measured: the squared error of the gradient of a part of the batch."""
@@ -279,22 +308,6 @@ class Activations:
     def _tell(self, event: str) -> None:
         self._events.append(f"step {self._step}: {event}")
         _log.info(event)
-
-
-class _Measured:
-    """A pass with compression that leaves no trace in the ledger."""
-
-    def __init__(self, room: Activations) -> None:
-        self._room = room
-        self._stack = ExitStack()
-
-    def __enter__(self) -> None:
-        self._room._measuring = True
-        self._stack = self._room._start(None)
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-        self._room._measuring = False
 
 
 def _is_due(step: int, every: int) -> bool:
