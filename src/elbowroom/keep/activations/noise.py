@@ -34,8 +34,11 @@ class Noise:
         self._tracks: dict[int, _Track] = {}
 
     def observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """One more gradient of one batch."""
-        flat = gradient.detach().reshape(-1)
+        """One more gradient of one batch; sparse ones are not followed."""
+        if gradient.layout != torch.strided:
+            return
+        gradient = gradient.detach()
+        flat = (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1)
         track = self._tracks.get(id(parameter))
         if track is None:
             track = self._tracks[id(parameter)] = _start(flat)

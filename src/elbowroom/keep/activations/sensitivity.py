@@ -75,7 +75,12 @@ def energy(gradient: Tensor | None) -> float:
     """Squared norm."""
     if gradient is None:
         return 0.0
-    flat = gradient.detach().to(torch.float32).reshape(-1)
+    gradient = gradient.detach()
+    if gradient.layout != torch.strided:
+        gradient = gradient.coalesce().values() if gradient.is_sparse else gradient.to_dense()
+    if gradient.is_complex():
+        gradient = torch.view_as_real(gradient.resolve_conj())
+    flat = gradient.to(torch.float32).reshape(-1)
     return float(torch.dot(flat, flat))
 
 
