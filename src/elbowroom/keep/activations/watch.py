@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -45,6 +47,24 @@ def _eps_of(args: Any, kwargs: Any) -> float | None:
     return eps if isinstance(eps, float) else None
 
 
+_later = threading.local()
+_left_behind: list[Any] = []
+
+
+@contextmanager
+def tables_unchanged() -> Iterator[None]:
+    """For passes that end inside of a global forward hook after an exception.
+
+    Torch then goes through its table of these hooks as it stands, and the table must not change
+    meanwhile: the next pass takes off what this one has left.
+    """
+    _later.on = True
+    try:
+        yield
+    finally:
+        _later.on = False
+
+
 class Modules:
     """The stack of modules whose forward is running in this thread."""
 
@@ -65,6 +85,7 @@ class Modules:
 
     def install(self) -> None:
         """Start to watch."""
+        _take_off(_left_behind)
         self._handles = [
             self._model.register_forward_pre_hook(self._enter_model, with_kwargs=True),
             register_module_forward_pre_hook(self._enter),
@@ -73,16 +94,18 @@ class Modules:
 
     def remove(self) -> None:
         """Stop watching."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        if getattr(_later, "on", False):
+            _left_behind.append(self._handles.pop())
+        _take_off(self._handles)
+        self._stack = []
 
-    def _enter_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if threading.get_ident() == self._thread:
+    # A hook that is taken off while hooks run may be called once more, and without the names.
+    def _enter_model(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
+        if threading.get_ident() == self._thread and self._handles:
             self._now.untouched.add(tensors_in((args, kwargs)))
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread or not self._handles:
             return
         self._stack.append(self._names.of(module))
         self._starts.append(time.perf_counter())
@@ -92,3 +115,8 @@ class Modules:
             name = self._stack.pop()
             spent = time.perf_counter() - self._starts.pop()
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+
+def _take_off(handles: list[Any]) -> None:
+    while handles:
+        handles.pop().remove()
