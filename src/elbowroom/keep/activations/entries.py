@@ -63,6 +63,7 @@ class Entry:
 
     __slots__ = (
         "__weakref__",
+        "bands",
         "bound",
         "device",
         "dtype",
@@ -83,15 +84,19 @@ class Entry:
         "watch",
     )
 
-    def __init__(self, tensor: Tensor, site: Site) -> None:
+    def __init__(self, tensor: Tensor, site: Site, *, is_plain: bool = True) -> None:
+        """Tensors that are not plain, such as sparse ones, need not have a storage or a size."""
         self.site = site
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
         self.device = tensor.device
-        self.nbytes_plain = tensor.numel() * tensor.element_size()
+        self.nbytes_plain = tensor.numel() * tensor.element_size() if is_plain else 0
         self.version = tensor._version
-        self.watch = weakref.ref(tensor)
-        self.storage = StorageWeakRef(tensor.untyped_storage())
+        # Shares the counter of in-place changes, and none of the memory.
+        self.watch = tensor.detach()
+        if is_plain:
+            self.watch.data = _NOTHING
+        self.storage = StorageWeakRef(tensor.untyped_storage()) if is_plain else None
         self.raw: Tensor | None = tensor.detach()
         # Until it is settled: a node must not be held by what its own graph holds.
         self.producer: Any = tensor.grad_fn
@@ -100,6 +105,7 @@ class Entry:
         self.bound = 0.0
         self.recent: weakref.ref[Tensor] | None = None
         self.pooling: Pooling | None = None
+        self.bands: tuple[float, ...] | None = None
         self.encode_s = 0.0
         self.origin = ""
         if tensor.grad_fn is not None:
@@ -141,19 +147,29 @@ class Entry:
         self.recent = weakref.ref(tensor)
         return tensor
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the storage that was saved is still the one that it was."""
+        return self.storage is not None and not self.storage.expired()
+
+    @property
+    def _type(self) -> str:
+        """As autograd names it."""
+        return torch.empty(0, dtype=self.dtype, device=self.device).type()
+
     def check_version(self) -> None:
         """Raise what autograd would: its own check does not see through hooks."""
-        tensor = self.watch()
-        if tensor is None or tensor._version == self.version:
+        if self.watch._version == self.version:
             return
         producer = f", which is {self.origin}," if self.origin else ""
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace "
-            f"operation: [{tensor.type()} {list(tensor.shape)}]{producer} is at version "
-            f"{tensor._version}; expected version {self.version} instead. Hint: enable anomaly "
+            f"operation: [{self._type} {list(self.shape)}]{producer} is at version "
+            f"{self.watch._version}; expected version {self.version} instead. Hint: enable anomaly "
             "detection to find the operation that failed to compute its gradient, with "
             "torch.autograd.set_detect_anomaly(True)."
         )
 
 
+_NOTHING = torch.empty(0)
 _WITH_VALUES = frozenset({"keep", "encode", "derive", "share", "bits"})

@@ -52,7 +52,10 @@ class Meter:
 
     def arm(self) -> None:
         """Watch the next call of the model; sharded models cannot run again inside a backward."""
-        if any(type(p) is not nn.Parameter for p in self._model.parameters()):
+        parameters = list(self._model.parameters())
+        if any(type(p) is not nn.Parameter for p in parameters):
+            return
+        if not any(p.requires_grad for p in parameters):
             return
         self._handles = [
             self._model.register_forward_pre_hook(self._before, with_kwargs=True),

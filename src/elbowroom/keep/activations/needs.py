@@ -4,6 +4,7 @@ Names are those of autograd's nodes without the ending (`Relu` for `ReluBackward
 saved slots (`result` for `_saved_result`).
 """
 
+import math
 import re
 from enum import Enum
 from functools import lru_cache
@@ -19,11 +20,15 @@ class Need(Enum):
     SIGN = "sign"
     """Only which values are above zero: one bit a value."""
 
+    BANDS = "bands"
+    """Only on which side of a limit or two each value lies."""
+
     WINDOW = "window"
     """Indices that point into a small window each."""
 
     EXACT = "exact"
-    """All of it, and to the last bit: statistics that a small error would spoil."""
+    """All of it, and to the last bit: what a small error would spoil. Such are statistics, and
+    values that backward divides by, or that must stay where a function is defined."""
 
     NOTHING = "nothing"
     """Only shape and type."""
@@ -32,6 +37,13 @@ class Need(Enum):
 _NEEDS = {
     ("Relu", "result"): Need.SIGN,
     ("LeakyRelu", "self"): Need.SIGN,
+    **{
+        (kind, "self"): Need.BANDS
+        for kind in (
+            *("Abs", "Clamp", "ClampMin", "ClampMax", "Threshold"),
+            *("Hardtanh", "Hardsigmoid", "Hardshrink", "Softshrink"),
+        )
+    },
     ("NativeBatchNorm", "result1"): Need.EXACT,
     ("NativeBatchNorm", "result2"): Need.EXACT,
     ("NativeLayerNorm", "result1"): Need.EXACT,
@@ -54,6 +66,31 @@ _NEEDS = {
     ("NllLoss2D", "self"): Need.NOTHING,
 }
 
+# Slots with a singularity or an edge within reach of an error: logarithms, roots, quotients,
+# norms, inverses of periodic functions, products that are divided again.
+_SINGULAR = {
+    "self": """Log Log2 Log10 Log1P Logit Root Acos Asin Acosh Atanh Erfinv SpecialNdtri Lgamma
+        Digamma Polygamma BinaryCrossEntropy Prod Cumprod Logcumsumexp Atan2 Fmod Remainder Std
+        Pdist Cdist Logsumexp""",
+    "result": """Sqrt Rsqrt Reciprocal Norm LinalgVectorNorm Std Prod Cumprod Root Cdist Pdist
+        Logsumexp Renorm Inverse Cholesky""",
+    "other": "Div Atan2 Fmod Remainder Xlogy Xlog1Py",
+    "exponent": "Root",
+    "input": "Renorm",
+}
+_NEEDS.update(
+    {(kind, slot): Need.EXACT for slot, kinds in _SINGULAR.items() for kind in kinds.split()}
+)
+
+# Backward takes the exponential of these: an error above this is no longer a small one.
+_LARGEST_BOUNDS = {("LogSoftmax", "result"): 0.5}
+
+
+def largest_bound(uses: Any) -> float:
+    """The loosest bound that closed forms hold for."""
+    return min((_LARGEST_BOUNDS.get((u.kind, u.slot), math.inf) for u in uses), default=math.inf)
+
+
 # Nodes that hand elements on in the same order, whatever the shape is called.
 RESHAPES = frozenset(
     {"View", "UnsafeView", "ReshapeAlias", "Unsqueeze", "Squeeze", "Alias", "ViewAsReal"}
@@ -67,7 +104,11 @@ _ACCUMULATE = "torch::autograd::AccumulateGrad"
 
 def need_of(kind: str, slot: str) -> Need:
     """What the backward of this kind of node reads from the slot."""
-    return _NEEDS.get((kind, slot), Need.VALUES)
+    need = _NEEDS.get((kind, slot))
+    if need is None:
+        # Factorisations and solutions of systems: nobody knows how well conditioned.
+        need = Need.EXACT if kind.startswith("Linalg") else Need.VALUES
+    return need
 
 
 @lru_cache(maxsize=4096)
@@ -76,8 +117,12 @@ def _kind_of(name: str) -> str:
 
 
 def kind_of(node: Any) -> str:
-    """The node's name without its ending."""
-    return _kind_of(node.name())
+    """The node's name without its ending; a power that is no whole number above zero is a root."""
+    name = node.name()
+    if name.startswith("PowBackward"):
+        exponent = node._saved_exponent if name.endswith("0") else 0.5
+        return "Pow" if exponent > 0 and exponent == int(exponent) else "Root"
+    return _kind_of(name)
 
 
 def is_accumulator(node: Any) -> bool:
@@ -112,6 +157,7 @@ def leaf_of(node: Any) -> Any:
 _DETAILS = {
     "Convolution": ("transposed", "stride", "groups"),
     "LogSoftmax": ("dim",),
+    "Pow": ("exponent",),
     "ScaledDotProductFlashAttentionForCpu": ("is_causal", "scale"),
 }
 

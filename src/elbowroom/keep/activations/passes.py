@@ -15,7 +15,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
+from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.derive import Derived, derive
 from elbowroom.keep.activations.entries import Entry, Identity, Record, Use, identity_of
 from elbowroom.keep.activations.needs import (
@@ -47,7 +49,7 @@ SMALL_BYTES = 16384
 # go: often one of them saves it for its values.
 _PATIENCE = 2
 
-_PARTIAL = frozenset({"sign", "free", "window"})
+_PARTIAL = frozenset({"sign", "bands", "free", "window"})
 
 
 class Listener(Protocol):
@@ -63,6 +65,7 @@ class Untouched:
 
     def __init__(self, model: nn.Module) -> None:
         self.storages: set[int] = set()
+        self._callers: list[StorageWeakRef] = []
         self._frozen_shapes: set[tuple[int, ...]] = set()
         for tensor in (*model.parameters(), *model.buffers()):
             if is_plain(tensor):
@@ -72,7 +75,10 @@ class Untouched:
 
     def add(self, tensors: Iterable[Tensor]) -> None:
         """The caller's own tensors live on: compressing them would free nothing."""
-        self.storages.update(t.untyped_storage()._cdata for t in tensors if is_plain(t))
+        storages = [t.untyped_storage() for t in tensors if is_plain(t)]
+        self.storages.update(storage._cdata for storage in storages)
+        # While a weak reference is held, nothing else gets the address.
+        self._callers.extend(StorageWeakRef(storage) for storage in storages)
 
     def holds(self, tensor: Tensor, storage: int) -> bool:
         """Whether the tensor is one of them, a view or autocast's copy of one."""
@@ -136,14 +142,14 @@ class Pass:
 
     def _pack(self, tensor: Tensor) -> Entry:
         if not is_plain(tensor):
-            entry = Entry(tensor, self.calls.site())
+            entry = Entry(tensor, self.calls.site(), is_plain=False)
             entry.keep_as_it_is(owned=False)
             return entry
         identity = identity_of(tensor)
         known = self._table.get(identity)
-        if known is not None and not known.storage.expired():
-            if known.payload is not None and known.payload.method in _PARTIAL:
-                # Saved again, perhaps for its values this time.
+        if known is not None and known.is_alive:
+            if known.payload is not None and (known.payload.method in _PARTIAL or known.bound > 0):
+                # Saved again, perhaps for its values this time, or to the last bit.
                 known.raw, known.producer = tensor.detach(), tensor.grad_fn
             self.pending.append(known)
             return known
@@ -165,7 +171,10 @@ class Pass:
         for entry in pending:
             if entry.raw is None:
                 continue
-            if entry.needs & {Need.VALUES, Need.EXACT}:
+            if entry.bound > 0 and not entry.needs & {Need.EXACT, Need.BANDS}:
+                # Encoded already, and that will do.
+                entry.raw = entry.producer = None
+            elif entry.needs & {Need.VALUES, Need.EXACT}:
                 self._act(entry, entry.raw)
             else:
                 self._late.append((self._settled, entry))
@@ -211,6 +220,8 @@ class Pass:
             for entry in self._probe(node, slot):
                 record.slots[slot] = weakref.ref(entry)
                 entry.uses.append(Use(number, record.kind, slot))
+                if need_of(record.kind, slot) is Need.BANDS:
+                    entry.bands = limits_of(node)
         index = record.entry("result1")
         if record.kind == "MaxPool2DWithIndices" and index is not None:
             (source,) = self._probe(node, "self")
@@ -233,10 +244,14 @@ class Pass:
             # Changed in place since it was saved: backward will say so, whatever is held.
             entry.keep_as_it_is(owned=True)
             return
+        if entry.on_release is not None and entry.payload is not None:
+            # It has had another form before.
+            entry.on_release(entry.payload.nbytes)
+            entry.on_release, entry.bound = None, 0.0
         start = time.perf_counter()
         with torch.no_grad():
             entry.payload = self._choose(entry, tensor)
-        if isinstance(entry.payload, Coded | Bits | Windowed):
+        if isinstance(entry.payload, Coded | Bits | Banded | Windowed):
             entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
             entry.keep_as_it_is(owned=True)
@@ -246,7 +261,7 @@ class Pass:
 
     def _choose(self, entry: Entry, tensor: Tensor) -> Payload | None:
         needs = entry.needs
-        if Need.EXACT in needs:
+        if Need.EXACT in needs or {Need.BANDS, Need.VALUES} <= needs:
             return None
         if Need.VALUES not in needs:
             return self._partial(entry, tensor, needs)
@@ -270,7 +285,13 @@ class Pass:
         if Need.WINDOW in needs:
             pooling = entry.pooling
             return None if pooling is None else pack_windows(tensor, pooling, entry.site.like)
-        return pack_sign(tensor, entry.site.like)
+        if Need.BANDS in needs:
+            # One set of limits serves one reader.
+            readers = sum(need_of(use.kind, use.slot) is not Need.NOTHING for use in entry.uses)
+            if entry.bands is None or readers > 1:
+                return None
+            return pack_bands(tensor, entry.bands, entry.site.like)
+        return pack_sign(tensor, entry.site.like) if tensor.is_floating_point() else None
 
     def _alias(self, entry: Entry, tensor: Tensor) -> Aliased | None:
         """Another view of a region that is held already: the same bytes under other strides."""
@@ -281,7 +302,7 @@ class Pass:
         source = None if held is None else held()
         if (
             source is not None
-            and not source.storage.expired()
+            and source.is_alive
             and source.version == entry.version
             and source.dtype == entry.dtype
             and source.nbytes_plain == entry.nbytes_plain
@@ -338,7 +359,11 @@ def is_plain(tensor: Tensor) -> bool:
     """A strided tensor with a storage of its own kind."""
     if type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
         return False
-    return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
+    core: Any = torch._C
+    if core._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    odd = tensor.is_quantized or tensor.is_meta or tensor.is_nested
+    return tensor.layout == torch.strided and not odd
 
 
 def _receiver(node: Any) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from elbowroom.codec import Blob, Bound, encode
 from elbowroom.keep.activations.entries import Entry
-from elbowroom.keep.activations.needs import class_of
+from elbowroom.keep.activations.needs import class_of, largest_bound
 from elbowroom.keep.activations.payloads import Coded, dense_form, take_sample
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -47,6 +47,7 @@ class Policy:
         bound = site.bound
         if bound is None:
             bound = self.first * spread(site.sample)
+        bound = min(bound, largest_bound(entry.uses))
         if not bound > 0 or bound == float("inf"):
             return None
         blob = encode(

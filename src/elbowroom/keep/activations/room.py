@@ -173,7 +173,7 @@ class Activations:
             return
         self.__enter__()
         # Hooks that the pass has put on the model come too late for this call.
-        self._local.now.untouched.add(tensors_in((args, kwargs)))
+        self._local.untouched.add(tensors_in((args, kwargs)))
         if self._meter is not None:
             self._meter.note_call(args, kwargs)
 
@@ -234,7 +234,7 @@ class Activations:
         )
         if not self._measuring:
             self._tally = now.tally
-            self._local.now = now
+            self._local.untouched = now.untouched
         modules = Modules(self.model, self._names, now)
         self._seconds = self._seconds | modules.seconds if self._measuring else modules.seconds
         stack = ExitStack()

@@ -1,5 +1,6 @@
 """From observed gradients to bounds: the rules that a user can choose."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -77,7 +78,8 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
     for site, effect in evidence.observer.effects.items():
         cost = evidence.variances.costs(effect, evidence.observer.energies)
         scale = spread(site.sample)
-        if site.sample is None or not scale > 0:
+        if site.sample is None or not scale > 0 or not math.isfinite(cost.overall + cost.mean):
+            # Gradients that overflowed say nothing: the bound stays as it was.
             continue
         # Uniform errors have variance b^2 / 3, at values that are not zero.
         factor = trust * float((site.sample != 0).float().mean()) / 3

@@ -220,6 +220,13 @@ def _elementwise(bend: Callable[[Tensor], Tensor]) -> Callable[[Passage, str, En
     return rule
 
 
+def _power(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
+    n = p.record.details.get("exponent")
+    if not isinstance(n, int | float):
+        return _generic(p, slot, entry, effect)
+    _elementwise(lambda x: n * (n - 1) * x.abs() ** max(n - 2, 0))(p, slot, entry, effect)
+
+
 def _times(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     p.put(effect, 0 if slot == "other" else 1, energy(p.gradient()))
 
@@ -245,14 +252,29 @@ def _attention(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     q, k, v, o, lse = (e.values()[:1].double() for e in held if e is not None)
     g = p.gradient()[:1].double()
     causal, scale = p.record.details["is_causal"], p.record.details["scale"] or q.shape[-1] ** -0.5
+    mask = p.record.entry("attn_mask")
+    bias = None if mask is None else mask.values()
+    if bias is not None and bias.dim() == 4:
+        bias = bias[:1]
+    # Grouped queries: several heads of q share one of k and v.
+    groups = q.shape[1] // k.shape[1]
+
+    def shared(part: Tensor) -> Tensor:
+        return part.repeat_interleave(groups, 1) if groups > 1 else part
+
+    def summed(part: Tensor) -> Tensor:
+        return part.unflatten(1, (-1, groups)).sum(2) if groups > 1 else part
 
     def backward(q: Tensor, k: Tensor, v: Tensor, o: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        k, v = shared(k), shared(v)
         s = q @ k.mT * scale
+        if bias is not None:
+            s = s + bias
         if causal:
             s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), float("-inf"))
         weight = (s - lse.unsqueeze(-1)).exp()
         ds = weight * (g @ v.mT - (g * o).sum(-1, keepdim=True))
-        return ds @ k * scale, ds.mT @ q * scale, weight.mT @ g
+        return ds @ k * scale, summed(ds.mT @ q * scale), summed(weight.mT @ g)
 
     parts = [q, k, v, o]
     plain = backward(*parts)
@@ -271,7 +293,10 @@ def _attention(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
 def _generic(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     """Nothing is known: the gradient's relative error is taken as twice the tensor's."""
     sample = entry.site.sample
-    mean = 0.0 if sample is None or sample.numel() == 0 else float(sample.square().mean())
+    if sample is None:
+        return
+    finite = sample[torch.isfinite(sample)]
+    mean = float(finite.square().mean()) if finite.numel() else 0.0
     if not mean > 0:
         return
     for place, gradient in enumerate(p.inputs):
@@ -294,6 +319,7 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("Tanh", "result"): _elementwise(lambda y: 2 * y),
     ("Sigmoid", "result"): _elementwise(lambda y: 1 - 2 * y),
     ("Exp", "result"): _elementwise(torch.ones_like),
+    ("Pow", "self"): _power,
     ("Mul", "self"): _times,
     ("Mul", "other"): _times,
     ("Softmax", "result"): _softmax,
