@@ -8,4 +8,7 @@ namespace elbowroom {
 // Adds the codec functions to the module.
 void register_codecs(nanobind::module_& module);
 
+// Adds the mask functions.
+void register_masks(nanobind::module_& module);
+
 }  // namespace elbowroom

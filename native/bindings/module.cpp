@@ -63,4 +63,5 @@ NB_MODULE(_native, module) {
     module.def("isa_levels", &isa_levels,
                "The instruction sets this processor can run, lowest first.");
     register_codecs(module);
+    register_masks(module);
 }

@@ -256,6 +256,29 @@ std::uint64_t price(const SparseCost& cost, const Sparsity& sparsity, std::size_
     return bits + bits / (4 * n) * sparsity.decisions;
 }
 
+// Items of a chunk, in units, so that threads have equal parts of a middling array: 0 where a part
+// would be too small for what each chunk says of itself. `payload` is what all of it will take.
+std::uint16_t chunk_units(const Stream& stream, std::size_t items, std::uint64_t payload) {
+    constexpr std::size_t worth = 48 * 1024, many = 8 * kDenseChunk;
+    if (items >= many) return 0;
+    const Geometry& g = stream.geometry;
+    for (std::size_t parts = 4; parts >= 2; parts /= 2) {
+        // Long arrays make more parts of about the same length.
+        const std::size_t times = items / (2 * kDenseChunk) + 1;
+        const std::size_t even = (items + parts * times - 1) / (parts * times);
+        if (payload / (parts * times) < worth) continue;
+        for (const std::size_t unit : {g.columns * g.rows, g.columns, std::size_t{1}}) {
+            const std::size_t step = 64 * unit;
+            if (unit < 1 || step > even) continue;
+            const std::size_t length = (even + step - 1) / step * step;
+            const std::size_t units = (length + kChunkUnit - 1) / kChunkUnit;
+            if (units >= kLeastChunkUnits && units * kChunkUnit < kDenseChunk)
+                return static_cast<std::uint16_t>(units);
+        }
+    }
+    return 0;
+}
+
 bool choose_model(Stream& stream, const void* source, std::size_t items) {
     Geometry& g = stream.geometry;
     const Quantiser& q = stream.quantiser;
@@ -335,6 +358,9 @@ bool choose_model(Stream& stream, const void* source, std::size_t items) {
     chosen.columns = g.columns;
     chosen.rows = g.rows;
     g = chosen;
+    // What the model sparse has learnt in one chunk it would have to learn again in the next.
+    if (g.model != sparse_model && !words)
+        g.chunk = chunk_units(stream, items, best / (8 * 65536) * items / windows.items());
     return true;
 }
 

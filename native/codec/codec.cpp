@@ -58,15 +58,16 @@ std::size_t chunk_items(const Stream& s) noexcept {
     const std::size_t share = has_word_planes(s.quantiser) ? 2 : 1;
     if (s.codec == Codec::raw) return kRawChunk;
     if (s.codec == Codec::block) return kBlockChunk / share;
+    std::size_t chunk = kDenseChunk / share;
+    if (s.geometry.chunk != 0) chunk = std::min(chunk, s.geometry.chunk * kChunkUnit);
     // Whole planes, else whole rows, in every lane.
-    constexpr std::size_t longest = kDenseChunk / 64;
+    const std::size_t longest = chunk * share / 64;
     const std::size_t rows = s.geometry.columns, planes = rows * s.geometry.rows;
     std::size_t unit = 1;
     if (planes >= 1 && planes <= longest)
         unit = planes;
     else if (rows >= 1 && rows <= longest)
         unit = rows;
-    const std::size_t chunk = kDenseChunk / share;
     const std::size_t step = 64 * unit;
     return step > chunk ? chunk : chunk / step * step;
 }

@@ -56,8 +56,12 @@ bool read_recipe(const std::uint8_t* b, std::size_t size, Stream& s) noexcept {
     q.bound = get<double>(b, 24);
     if (!check_quantiser(q)) return false;
     const std::uint8_t method = b[32];
-    if (b[33] != 0 || b[34] != 0 || b[35] != 0) return false;
     Geometry& g = s.geometry;
+    if (b[33] != 0) return false;
+    g.chunk = get<std::uint16_t>(b, 34);
+    if (g.chunk != 0 && (s.codec != Codec::dense || g.chunk < kLeastChunkUnits ||
+                         g.chunk * kChunkUnit >= kDenseChunk))
+        return false;
     g.columns = get<std::uint32_t>(b, 36);
     g.rows = get<std::uint32_t>(b, 40);
     std::memcpy(g.weights, b + 44, sizeof g.weights);
@@ -102,6 +106,7 @@ void write_recipe(const Stream& s, std::uint8_t* b) noexcept {
     std::memcpy(b + 16, &q.inverse, 8);
     std::memcpy(b + 24, &q.bound, 8);
     b[32] = s.codec == Codec::dense ? g.model : static_cast<std::uint8_t>(g.predictor);
+    std::memcpy(b + 34, &g.chunk, 2);
     std::memcpy(b + 36, &columns, 4);
     std::memcpy(b + 40, &rows, 4);
     std::memcpy(b + 44, g.weights, sizeof g.weights);

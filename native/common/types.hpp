@@ -78,6 +78,7 @@ struct Geometry {
     std::uint8_t model = 0;                 // dense
     std::uint8_t shift = 0;                 // dense: low bits that are not modelled
     std::int8_t gain = 0;                   // dense: power of two for the model grid
+    std::uint16_t chunk = 0;                // dense: items of a chunk in 4096s; 0: kDenseChunk
     std::int16_t weights[4] = {};           // dense: left, above, above left, above right, in 64ths
     std::size_t columns = 0;                // length of a row, in codes
     std::size_t rows = 0;                   // rows of a plane
@@ -89,6 +90,10 @@ constexpr std::size_t kBlockChunk = 64 * 1024;      // codes of a chunk of the b
 // Codes of a chunk of the dense codec: lanes 31 x 4 KiB of floats apart do not fight for the same
 // cache sets, as lanes a power of two apart would.
 constexpr std::size_t kDenseChunk = 31 * 64 * 1024;
+
+// Shorter ones are told in this unit: arrays of a few megabytes then occupy more than one thread.
+constexpr std::size_t kChunkUnit = 4096;
+constexpr std::uint16_t kLeastChunkUnits = 16;
 
 template <auto V>
 struct Constant {

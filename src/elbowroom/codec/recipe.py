@@ -12,7 +12,7 @@ from elbowroom.errors import CorruptData, InvalidArgument
 
 RECIPE_BYTES = 64
 
-_LAYOUT = struct.Struct("<BBBBIdddB3sII4hBb10s")
+_LAYOUT = struct.Struct("<BBBBIdddBBHII4hBb10s")
 
 
 class Codec(IntEnum):
@@ -117,6 +117,8 @@ class Recipe:
     weights: tuple[int, int, int, int] = (0, 0, 0, 0)
     shift: int = 0
     gain: int = 0
+    chunk: int = 0
+    """Items of a dense chunk in 4096s; 0 stands for the longest."""
 
     @property
     def item_bytes(self) -> int:
@@ -136,8 +138,10 @@ class Recipe:
         if self.codec == Codec.BLOCK:
             return 32768 if self.has_word_planes else 65536
         most = 1015808 if self.has_word_planes else 2031616
+        most = min(most, 4096 * self.chunk) if self.chunk else most
+        longest = most * (2 if self.has_word_planes else 1) // 64
         group = 64 * next(
-            size for size in (self.columns * self.rows, self.columns, 1) if 1 <= size <= 31744
+            size for size in (self.columns * self.rows, self.columns, 1) if 1 <= size <= longest
         )
         return most // group * group or most
 
@@ -204,6 +208,8 @@ class Recipe:
         most = 20 if self.codec == Codec.DENSE and self.method == Model.GRID else 0
         if not -most <= self.gain <= most:
             return f"gain: {self.gain}, at most {most} either way can be"
+        if self.chunk and (self.codec != Codec.DENSE or not 16 <= self.chunk <= 495):
+            return f"chunk: {self.chunk}, expected 0 or, of the codec dense, 16 to 495"
         return None
 
     def pack(self) -> bytes:
@@ -221,7 +227,8 @@ class Recipe:
             self.inverse,
             self.limit,
             self.method,
-            bytes(3),
+            0,
+            self.chunk,
             self.columns,
             self.rows,
             *self.weights,
@@ -246,6 +253,7 @@ class Recipe:
             limit,
             method,
             gap,
+            chunk,
             columns,
             rows,
             *weights,
@@ -262,7 +270,7 @@ class Recipe:
                 raise CorruptData(f"recipe: {name}: {value} is not known")
         if flags > 1:
             raise CorruptData(f"recipe: flags: {flags:#x} is not known")
-        if any(gap) or any(tail):
+        if gap or any(tail):
             raise CorruptData("recipe: reserved: expected zeros")
         left, above, above_left, above_right = weights
         recipe = cls(
@@ -280,6 +288,7 @@ class Recipe:
             weights=(left, above, above_left, above_right),
             shift=shift,
             gain=gain,
+            chunk=chunk,
         )
         fault = recipe.fault()
         if fault:

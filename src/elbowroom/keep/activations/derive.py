@@ -4,6 +4,7 @@ GELU, SiLU, LayerNorm and dropout save their input (or mask) for their own backw
 layer saves their output too, that output is computed again from the input when backward wants it.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -54,13 +55,13 @@ def derive(tensor: Tensor, producer: Any, records: Records, *, exact: bool) -> D
     """How the tensor follows from kept entries, if it does; `exact` asks for the same bits."""
     if not tensor.is_contiguous():
         return None
-    derivation = _output_of(producer, records, exact)
+    derivation = _output_of(producer, records, exact, tensor.numel())
     return None if derivation is None else Derived(derivation, tuple(tensor.shape))
 
 
-def _output_of(node: Any, records: Records, exact: bool) -> Derivation | None:
+def _output_of(node: Any, records: Records, exact: bool, count: int) -> Derivation | None:
     for _ in range(4):
-        if node is None or kind_of(node) not in RESHAPES:
+        if node is None or not _hands_on(node, count):
             break
         node = node.next_functions[0][0]
     if node is None:
@@ -68,6 +69,15 @@ def _output_of(node: Any, records: Records, exact: bool) -> Derivation | None:
     record = records.get(node._sequence_nr())
     rule = None if record is None else _RULES.get(record.kind)
     return None if record is None or rule is None else rule(node, record, records, exact)
+
+
+def _hands_on(node: Any, count: int) -> bool:
+    """Whether a node gives the elements of its input as they are: `count` of them."""
+    kind = kind_of(node)
+    # A product of batches of matrices expands both to one shape, even where they have it.
+    return kind in RESHAPES or (
+        kind == "Expand" and math.prod(node._saved_self_sym_sizes) == count
+    )
 
 
 def _held(record: "Record", slot: str) -> "Entry | None":
@@ -131,7 +141,8 @@ def _dropout(node: Any, record: "Record", records: Records, exact: bool) -> Deri
     mask = _held(record, "other")
     if mask is None or record.entry("self") is not None or node.next_functions[1][0] is not None:
         return None
-    inner = _output_of(node.next_functions[0][0], records, exact)
+    inner = _output_of(node.next_functions[0][0], records, exact, math.prod(mask.shape))
+    inner = inner or _result_of(node.next_functions[0][0], records)
     if inner is None:
         return None
     return Derivation(
@@ -141,6 +152,15 @@ def _dropout(node: Any, record: "Record", records: Records, exact: bool) -> Deri
         lambda: inner.apply().reshape(mask.shape).mul(mask.values()),
     )
 
+
+def _result_of(node: Any, records: Records) -> Derivation | None:
+    """What a node has saved of its own output, such as a softmax."""
+    record = None if node is None else records.get(node._sequence_nr())
+    source = None if record is None or record.kind not in _KEEP_RESULTS else _held(record, "result")
+    return None if source is None else Derivation((), source, (), source.values)
+
+
+_KEEP_RESULTS = frozenset({"Softmax", "SafeSoftmax", "Sigmoid", "Tanh", "Exp"})
 
 _Rule = Callable[[Any, "Record", Records, bool], Derivation | None]
 _RULES: dict[str, _Rule] = {

@@ -75,7 +75,9 @@ class Entry:
         "pooling",
         "producer",
         "raw",
+        "reads",
         "recent",
+        "row",
         "shape",
         "site",
         "storage",
@@ -107,6 +109,8 @@ class Entry:
         self.pooling: Pooling | None = None
         self.bands: tuple[float, ...] | None = None
         self.encode_s = 0.0
+        self.row = -1
+        self.reads = 0
         self.origin = ""
         if tensor.grad_fn is not None:
             self.origin = f"output {tensor.output_nr} of {kind_of(tensor.grad_fn)}"

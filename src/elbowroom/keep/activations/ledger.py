@@ -26,6 +26,8 @@ class Row:
     """Predicted share of the gradient's variance."""
 
     encode_s: float
+    decode_s: float
+    """So far: all of it when backward is over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.derive import Derived, derive
 from elbowroom.keep.activations.entries import Entry, Identity, Record, Use, identity_of
+from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
 from elbowroom.keep.activations.needs import (
     Need,
     details_of,
@@ -29,19 +30,11 @@ from elbowroom.keep.activations.needs import (
     need_of,
     slots_of,
 )
-from elbowroom.keep.activations.payloads import (
-    Aliased,
-    Bits,
-    Coded,
-    Nothing,
-    Payload,
-    pack_sign,
-    pack_two_valued,
-)
+from elbowroom.keep.activations.payloads import Aliased, Coded, Nothing, Payload
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.sites import Calls, Sites
 from elbowroom.keep.activations.tally import Tally
-from elbowroom.keep.activations.windows import Pooling, Windowed, pack_windows
+from elbowroom.keep.activations.windows import Pooling, pack_windows
 
 SMALL_BYTES = 16384
 
@@ -117,7 +110,7 @@ class Pass:
         self._table: weakref.WeakValueDictionary[Identity, Entry] = weakref.WeakValueDictionary()
         self._regions: dict[tuple[int, int], weakref.ref[Entry]] = {}
         self._local = threading.local()
-        self._last: tuple[Entry, Tensor] | None = None
+        self._warm: list[tuple[Entry, Tensor]] = []
 
     def is_on_top(self) -> bool:
         """Whether saved tensors come here, and not to hooks inside ours, such as a checkpoint's."""
@@ -251,7 +244,7 @@ class Pass:
         start = time.perf_counter()
         with torch.no_grad():
             entry.payload = self._choose(entry, tensor)
-        if isinstance(entry.payload, Coded | Bits | Banded | Windowed):
+        if isinstance(entry.payload, Coded | Banded):
             entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
             entry.keep_as_it_is(owned=True)
@@ -274,7 +267,7 @@ class Pass:
         if alias is not None:
             return alias
         if tensor.is_floating_point() and entry.producer is None:
-            bits = pack_two_valued(tensor, entry.site.like)
+            bits = pack_two_valued(tensor)
             if bits is not None:
                 return bits
         return self._policy.pack(entry, tensor)
@@ -284,14 +277,14 @@ class Pass:
             return Nothing(entry.shape, tensor.stride(), entry.dtype, entry.device)
         if Need.WINDOW in needs:
             pooling = entry.pooling
-            return None if pooling is None else pack_windows(tensor, pooling, entry.site.like)
+            return None if pooling is None else pack_windows(tensor, pooling)
         if Need.BANDS in needs:
             # One set of limits serves one reader.
             readers = sum(need_of(use.kind, use.slot) is not Need.NOTHING for use in entry.uses)
             if entry.bands is None or readers > 1:
                 return None
             return pack_bands(tensor, entry.bands, entry.site.like)
-        return pack_sign(tensor, entry.site.like) if tensor.is_floating_point() else None
+        return pack_sign(tensor) if tensor.is_floating_point() else None
 
     def _alias(self, entry: Entry, tensor: Tensor) -> Aliased | None:
         """Another view of a region that is held already: the same bytes under other strides."""
@@ -324,22 +317,30 @@ class Pass:
             probed.append(entry)
             return torch.empty(0)
         entry.check_version()
-        last = self._last
         start = time.perf_counter()
-        if last is not None and last[0] is entry:
-            tensor = last[1]
-        else:
-            tensor = entry.values()
-            # The next node often wants the same tensor: one is remembered.
-            self._last = (entry, tensor) if entry.nbytes_plain >= SMALL_BYTES else last
+        payload = entry.payload
+        if isinstance(payload, Derived):
+            source = payload.derivation.source
+            self._keep_warm(source, source.values())
+        tensor = entry.values()
+        if isinstance(payload, Coded):
+            self._keep_warm(entry, tensor)
         if entry.bound > 0 and Need.SIGN in entry.needs:
             node: Any = torch._C._current_autograd_node()
             if node is not None and need_of(kind_of(node), "result") is Need.SIGN:
                 # Zeros come back as zeros and nothing else does: that is the mask. The values
                 # themselves may have crossed zero.
-                tensor = (tensor != 0).to(tensor.dtype)
+                tensor = tensor.abs()
         self.tally.restore(entry, time.perf_counter() - start)
         return tensor
+
+
+    def _keep_warm(self, entry: Entry, tensor: Tensor) -> None:
+        """Hold on to what was decoded while its next reader is likely to be near."""
+        entry.reads += 1
+        self._warm = [held for held in self._warm if held[0] is not entry][-1:]
+        if entry.reads < len(entry.uses):
+            self._warm.append((entry, tensor))
 
 
 def top_hooks() -> tuple[Any, Any] | None:

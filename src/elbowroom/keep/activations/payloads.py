@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from elbowroom.codec import Blob, Bound, decode, encode
+from elbowroom.codec import Blob, decode
 
 if TYPE_CHECKING:
     from elbowroom.keep.activations.entries import Entry
@@ -100,32 +100,6 @@ class Coded:
 
 
 @dataclass(frozen=True, slots=True)
-class Bits:
-    """One bit a value: high where it is set, low elsewhere."""
-
-    blob: Blob
-    layout: Layout | None
-    dtype: torch.dtype
-    low: float
-    high: float
-    method: str = "bits"
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self.blob.nbytes
-
-    def restore(self) -> Tensor:
-        """Make it again."""
-        bits = decode(self.blob)
-        if (self.low, self.high) == (0.0, 1.0):
-            return laid_out(bits.to(self.dtype), self.layout)
-        low = torch.tensor(self.low, dtype=self.dtype, device=bits.device)
-        high = torch.tensor(self.high, dtype=self.dtype, device=bits.device)
-        return laid_out(torch.where(bits, high, low), self.layout)
-
-
-@dataclass(frozen=True, slots=True)
 class Aliased:
     """Another view of what a second entry holds."""
 
@@ -155,32 +129,6 @@ class Nothing:
         """Make it again."""
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
 
-
-def pack_sign(tensor: Tensor, like: Blob | None) -> Bits:
-    """Which values are above zero, as ones and zeros."""
-    dense, layout = dense_form(tensor)
-    blob = encode(dense > 0, Bound.lossless(), like=like)
-    return Bits(blob, layout, tensor.dtype, 0.0, 1.0, "sign")
-
-
-def pack_two_valued(tensor: Tensor, like: Blob | None) -> Bits | None:
-    """Exact, for a tensor with just two different values; else None."""
-    dense, layout = dense_form(tensor)
-    probe = take_sample(dense)
-    low, high = probe.min(), probe.max()
-    if not bool(low < high) or not bool(((probe == low) | (probe == high)).all()):
-        return None
-    # As patterns: -0.0 equals 0.0 and is not the same.
-    patterns = dense.view(_PATTERNS[dense.element_size()])
-    high_pattern, low_pattern = (v.view(patterns.dtype) for v in (high, low))
-    above = patterns == high_pattern
-    if not bool((above | (patterns == low_pattern)).all()):
-        return None
-    blob = encode(above, Bound.lossless(), like=like)
-    return Bits(blob, layout, tensor.dtype, float(low), float(high))
-
-
-_PATTERNS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 SAMPLE = 4096
 

@@ -323,6 +323,7 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("Mul", "self"): _times,
     ("Mul", "other"): _times,
     ("Softmax", "result"): _softmax,
+    ("SafeSoftmax", "result"): _softmax,
     ("LogSoftmax", "result"): _log_softmax,
     ("ScaledDotProductFlashAttentionForCpu", "query"): _attention,
     ("ScaledDotProductFlashAttentionForCpu", "key"): _attention,

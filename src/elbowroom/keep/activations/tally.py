@@ -1,6 +1,9 @@
 """Counting bytes and seconds while a pass lives."""
 
+import functools
+import time
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elbowroom.keep.activations.ledger import Row
@@ -20,8 +23,17 @@ class Tally:
         self.peak_bytes = 0
         self.encode_s = 0.0
         self.decode_s = 0.0
-        self.rows: list[Row] = []
+        self._rows: list[Row] = []
+        self._restored_s: dict[int, float] = {}
         self._entries: list[weakref.ref[Entry]] = []
+        self.moments: list[tuple[float, str, int, int]] = []
+        """When and where bytes came or went: those of a plain tensor, and those held for it."""
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """One a tensor, with what making it again has taken so far."""
+        spent = self._restored_s
+        return tuple(replace(r, decode_s=spent.get(i, 0.0)) for i, r in enumerate(self._rows))
 
     def add(self, entry: "Entry") -> None:
         """A tensor is saved for the first time."""
@@ -36,7 +48,8 @@ class Tally:
         self.encode_s += entry.encode_s
         # While it is encoded the tensor itself is there too.
         self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
-        entry.on_release = self._release
+        self._note(entry.site.name, entry.nbytes_plain, entry.payload.nbytes)
+        entry.on_release = functools.partial(self._release, entry.site.name, entry.nbytes_plain)
         site = entry.site
         if self._is_trial:
             return
@@ -46,12 +59,18 @@ class Tally:
         elif entry.payload.method == "keep" and not site.is_kept:
             site.plain_bytes = site.coded_bytes = entry.nbytes_plain
 
-    def _release(self, nbytes: int) -> None:
+    def _release(self, name: str, nbytes_plain: int, nbytes: int) -> None:
         self.held_bytes -= nbytes
+        self._note(name, -nbytes_plain, -nbytes)
+
+    def _note(self, name: str, plain_bytes: int, held_bytes: int) -> None:
+        self.moments.append((time.perf_counter(), name, plain_bytes, held_bytes))
 
     def restore(self, entry: "Entry", seconds: float) -> None:
         """It was made again for backward."""
         self.decode_s += seconds
+        if entry.row >= 0:
+            self._restored_s[entry.row] = self._restored_s.get(entry.row, 0.0) + seconds
         if entry.payload is not None and entry.payload.method == "encode" and not self._is_trial:
             entry.site.decode_s = seconds
         self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
@@ -67,7 +86,8 @@ class Tally:
                 if payload.nbytes == 0:
                     continue
                 self.settle(entry)
-            self.rows.append(
+            entry.row = len(self._rows)
+            self._rows.append(
                 Row(
                     name=entry.site.name,
                     readers=tuple(dict.fromkeys(f"{u.kind}.{u.slot}" for u in entry.uses)),
@@ -79,6 +99,7 @@ class Tally:
                     bound=entry.bound,
                     gradient_error=entry.site.share if entry.bound > 0 else 0.0,
                     encode_s=entry.encode_s,
+                    decode_s=0.0,
                 )
             )
         self._entries = []

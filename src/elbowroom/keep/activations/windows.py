@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elbowroom.codec import Blob, Bound, decode, encode
+from elbowroom import _native
+from elbowroom.codec.threads import thread_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,69 +28,53 @@ class Pooling:
         stride = pair(node._saved_stride) if len(node._saved_stride) else kernel
         return cls(width, kernel, stride, pair(node._saved_padding), pair(node._saved_dilation))
 
-    def corners(self, height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Row and column of the first element of every window, as far as it is inside."""
-        rows = torch.arange(height, device=device) * self.stride[0] - self.padding[0]
-        columns = torch.arange(width, device=device) * self.stride[1] - self.padding[1]
-        return rows.view(-1, 1), columns
-
-    def place_of(self, index: Tensor) -> Tensor:
-        """Where in its window each index of the whole plane points."""
-        rows, columns = self.corners(index.shape[-2], index.shape[-1], index.device)
-        row = index // self.width
-        column = index - row * self.width
-        row = (row - rows) // self.dilation[0]
-        return row * self.kernel[1] + (column - columns) // self.dilation[1]
-
-    def index_of(self, place: Tensor) -> Tensor:
-        """Undo `place_of`."""
-        rows, columns = self.corners(place.shape[-2], place.shape[-1], place.device)
-        row = place // self.kernel[1]
-        column = place.to(torch.int64) - row.to(torch.int64) * self.kernel[1]
-        row = row.to(torch.int64) * self.dilation[0] + rows
-        return row * self.width + (column * self.dilation[1] + columns)
-
-
-# Indices worked on at once: their 64-bit temporaries should not be noticed beside the tensors.
-_RUN = 1 << 18
+    def of_outputs(self, height: int, width: int) -> _native.Pooling | None:
+        """For the kernels; None where a window has too many places for a byte."""
+        try:
+            return _native.Pooling(
+                height, width, self.width, self.kernel, self.stride, self.padding, self.dilation
+            )
+        except ValueError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
 class Windowed:
     """Places inside the windows, and the windows."""
 
-    blob: Blob
-    pooling: Pooling
+    places: Tensor
+    pooling: _native.Pooling
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
     method: str = "window"
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self.blob.nbytes
+        return self.places.numel()
 
     def restore(self) -> Tensor:
         """Make it again."""
-        places = decode(self.blob)
-        index = torch.empty_like(places, dtype=torch.int64)
-        for part, out in zip(_runs(places), _runs(index), strict=True):
-            out.copy_(self.pooling.index_of(part))
-        return index
+        index = torch.empty(self.shape, dtype=torch.int64)
+        planes = self.places.numel() // self.pooling.plane_nbytes
+        threads = thread_count(None, 8 * index.numel())
+        self.pooling.expand(self.places.data_ptr(), planes, index.data_ptr(), threads)
+        if index.stride() == self.stride:
+            return index
+        return torch.empty_strided(self.shape, self.stride, dtype=torch.int64).copy_(index)
 
 
-def pack_windows(index: Tensor, pooling: Pooling, like: Blob | None) -> Windowed | None:
+def pack_windows(index: Tensor, pooling: Pooling) -> Windowed | None:
     """None when an index lies outside its window: then it is not what it seems."""
-    if pooling.kernel[0] * pooling.kernel[1] > 256 or index.dim() < 3:
+    if index.dim() < 3 or not index.is_cpu or index.numel() == 0:
         return None
-    places = torch.empty_like(index, dtype=torch.uint8)
-    for part, out in zip(_runs(index), _runs(places), strict=True):
-        out.copy_(pooling.place_of(part))
-        # Cheap beside the pooling, and proof against every odd case of padding and ceil_mode.
-        if not torch.equal(pooling.index_of(out), part):
-            return None
-    return Windowed(encode(places, Bound.lossless(), like=like), pooling)
-
-
-def _runs(tensor: Tensor) -> list[Tensor]:
-    """Parts along the first axis, of a size that caches like."""
-    rows = max(1, tensor.shape[0] * _RUN // max(1, tensor.numel()))
-    return list(tensor.split(rows))
+    geometry = pooling.of_outputs(index.shape[-2], index.shape[-1])
+    if geometry is None:
+        return None
+    rows = index.contiguous()
+    planes = index.numel() // (index.shape[-2] * index.shape[-1])
+    places = torch.empty(planes * geometry.plane_nbytes, dtype=torch.uint8)
+    threads = thread_count(None, 8 * index.numel())
+    if not geometry.pack(rows.data_ptr(), planes, places.data_ptr(), threads):
+        return None
+    return Windowed(places, geometry, tuple(index.shape), index.stride())
