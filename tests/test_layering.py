@@ -16,16 +16,17 @@ DOING = {"keep", "send", "store", "thin"}
 # What each part may import, besides itself. Arrows point down only.
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
+    "sizes": {"errors"},
     "codec": {"errors", "_native"},
-    **{part: {"errors", "codec"} for part in DOING},
-    "plan": {"errors"},
+    **{part: {"errors", "sizes", "codec"} for part in DOING},
+    "plan": {"errors", "sizes"},
     "science": {"errors", "codec", "plan", *DOING},
-    "integrations": {"errors", "codec", "plan", *DOING},
-    "report": {"errors", "codec", "plan", *DOING},
+    "integrations": {"errors", "sizes", "codec", "plan", *DOING},
+    "report": {"errors", "codec", "plan", "bench", *DOING},
     "bench": {"errors", "codec", "_native"},
     "cli": {
-        *("errors", "codec", "plan", "science", "integrations", "report", "bench", "_native"),
-        *DOING,
+        *("errors", "sizes", "codec", "plan", "science", "integrations", "report", "bench"),
+        *("_native", *DOING),
     },
     "__main__": {"cli"},
     # The table of contents: what is imported here is public.

@@ -12,9 +12,9 @@ from elbowroom import __version__
 from elbowroom.errors import CorruptData, ElbowroomError, InvalidArgument
 
 # Each verb is a module of this package that holds either a function of the same
-# name (a command) or `app`, a typer.Typer (a group of commands). Help lists them
-# in this order.
-VERBS = ("demo", "encode", "decode", "inspect", "bench", "data", "doctor")
+# name (a command, for which typer may find SETTINGS there) or `app`, a typer.Typer
+# (a group of commands). Help lists them in this order.
+VERBS = ("demo", "run", "report", "encode", "decode", "inspect", "bench", "data", "doctor")
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
@@ -59,7 +59,7 @@ def build(words: list[str]) -> typer.Typer:
         if hasattr(module, "app"):
             app.add_typer(module.app, name=verb)
         else:
-            app.command(verb)(getattr(module, verb))
+            app.command(verb, **getattr(module, "SETTINGS", {}))(getattr(module, verb))
     return app
 
 
@@ -67,7 +67,8 @@ def main(words: list[str] | None = None) -> None:
     """Run the command line; expected failures become one sentence and an exit code."""
     if words is None:
         words = sys.argv[1:]
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        # A script that is run has signals to itself.
+        for number in () if words[:1] == ["run"] else (signal.SIGTERM, signal.SIGHUP):
             # As an exception, so that files written aside are removed on the way out.
             signal.signal(number, lambda caught, _: sys.exit(128 + caught))
     try:

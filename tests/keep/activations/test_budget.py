@@ -12,9 +12,9 @@ from torch.nn import functional
 
 import elbowroom as er
 from elbowroom.keep.activations.budget import Choice, Region, arrange, least_bytes
-from elbowroom.keep.activations.gauge import parse_bytes
 from elbowroom.keep.activations.recompute import candidates, recomputed
 from elbowroom.keep.activations.sites import Site
+from elbowroom.sizes import parse_bytes
 from tests.keep.activations.models import make, run
 
 ROOT = Path(__file__).parents[3]

@@ -9,6 +9,7 @@ goes when the script lets go of it.
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -25,12 +26,13 @@ from torch.nn.modules.module import (
 from torch.nn.parallel import DistributedDataParallel
 
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.gauge import parse_bytes
 from elbowroom.keep.activations.ledger import Ledger, say_bytes
 from elbowroom.keep.activations.passes import Pass, top_hooks
 from elbowroom.keep.activations.policy import BOLD
 from elbowroom.keep.activations.room import Activations
+from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.watch import tables_unchanged
+from elbowroom.sizes import parse_bytes
 
 # By name, since importing them takes as long as torch itself.
 _PASSED_OVER = {
@@ -60,35 +62,40 @@ class Account:
     passes: int = 0
     encode_s: float = 0.0
     decode_s: float = 0.0
-    """Of all passes but the last, which may still run backward."""
+    """Of all passes but those that may still run backward."""
+
+    recent: deque[Tally] = field(default_factory=deque[Tally])
+    """Of those: several forwards may come before one backward."""
 
     peak_bytes: int = 0
     """Largest peak of a step that the budget has seen; 0 without a budget."""
 
-    last: Ledger = field(default_factory=Ledger)
-    """Of a module that is gone."""
+    has_failed: bool = False
+    """Whether the last forward ended with an exception."""
 
-    @property
-    def ledger(self) -> Ledger:
-        """Of the last pass."""
-        return self.last if self.room is None else self.room.ledger
+    ledger: Ledger = field(default_factory=Ledger)
+    """Of the last pass that came to its end."""
 
-    def turn(self) -> None:
-        """The last pass is over: its times are added up."""
-        ledger = self.ledger
-        self.encode_s += ledger.encode_s
-        self.decode_s += ledger.decode_s
-        if self.room is not None and self.room._budget is not None:
+    def turn(self, keep: int = 4) -> None:
+        """The last pass is over; times are added up but for the few passes before this one."""
+        if self.room is None:
+            return
+        self.recent.append(self.room._tally)
+        while len(self.recent) > keep:
+            tally = self.recent.popleft()
+            self.encode_s += tally.encode_s
+            self.decode_s += tally.decode_s
+        if not self.has_failed:
+            self.ledger = self.room.ledger
+        if self.room._budget is not None:
             self.peak_bytes = max(self.peak_bytes, self.room._budget.peak_bytes)
 
     def close(self) -> None:
         """The module is gone, or the process ends."""
-        if self.room is None:
-            return
-        self.last = self.room.ledger
-        self.turn()
-        self.room.close()
-        self.room = None
+        self.turn(keep=0)
+        if self.room is not None:
+            self.room.close()
+            self.room = None
 
 
 @dataclass(eq=False, slots=True)
@@ -155,8 +162,15 @@ class Anywhere:
     # Which call is the outermost.
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
+        if not torch.compiler.is_compiling():
+            self.enter(module, args, sys._getframe(1))
+
+    def enter(self, module: nn.Module, args: Any, frame: FrameType) -> None:
+        """A module's forward begins.
+
+        The frame is that of torch's own call: it tells the arguments given by name, which torch
+        does not pass to hooks of this kind, and whether the call is still running.
+        """
         call: _Call | None = getattr(self._local, "call", None)
         if call is not None:
             if module is not call.module and id(module) in call.known.inside:
@@ -165,9 +179,6 @@ class Anywhere:
                 call.depth += module is call.module
                 return
             self._end(call)
-        # The frame of torch's own call: it tells the arguments given by name, which torch does
-        # not pass to hooks of this kind, and whether the call is still running.
-        frame = sys._getframe(1)
         self._local.call = call = _Call(module, frame, self._find(module))
         if call.known.is_passed_over or not _is_trained(module):
             return
@@ -189,7 +200,10 @@ class Anywhere:
         if call.depth:
             call.depth -= 1
             return
-        with nullcontext() if sys.exc_info()[0] is None else tables_unchanged():
+        failed = sys.exc_info()[0] is not None
+        if call.known.account is not None:
+            call.known.account.has_failed = failed
+        with tables_unchanged() if failed else nullcontext():
             self._end(call)
 
     def _end(self, call: _Call) -> None:
@@ -213,7 +227,7 @@ class Anywhere:
         for other in self.accounts:
             # Of many alike, as in cross-validation, the rows of one are enough.
             if other is not account and other.room is None and _is_alike(other, account):
-                other.last = replace(other.last, rows=())
+                other.ledger = replace(other.ledger, rows=())
 
     # Rooms.
 
@@ -254,7 +268,7 @@ class Anywhere:
             return
         # The peak is the process's, and one room can arrange it: that which has most to give.
         limit_bytes = parse_bytes(self._terms.memory)
-        if room.ledger.saved_bytes > holder.ledger.saved_bytes:
+        if account.ledger.saved_bytes > holder.room.ledger.saved_bytes:
             holder.room._budget = None
             for site in holder.room._sites:
                 site.is_kept = False

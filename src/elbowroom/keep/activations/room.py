@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from elbowroom.errors import InvalidArgument
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.gauge import parse_bytes
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.noise import Noise
@@ -27,6 +26,7 @@ from elbowroom.keep.activations.sites import Names, Site, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.trees import tensors_in
 from elbowroom.keep.activations.watch import Functions, Modules
+from elbowroom.sizes import parse_bytes
 
 _log = logging.getLogger("elbowroom")
 
@@ -99,6 +99,7 @@ class Activations:
         self._watched: dict[int, Any] = {}
         self._meter: Meter | None = None
         self._measuring = False
+        self._is_closed = False
         self._installed: list[Any] = []
         self._local = threading.local()
         self._seconds: dict[str, float] = {}
@@ -183,6 +184,7 @@ class Activations:
 
     def close(self) -> None:
         """Take every hook off the model; graphs that are alive can still run backward."""
+        self._is_closed = True
         self.remove()
         for handle in self._watched.values():
             handle.remove()
@@ -197,6 +199,7 @@ class Activations:
 
     def _open(self) -> ExitStack:
         """A new pass in this thread."""
+        self._is_closed = False
         observer = None
         if not self._measuring:
             if self._budget is not None:
@@ -258,6 +261,8 @@ class Activations:
             self._noise.observe(parameter, gradient)
 
     def _decide(self, observer: Observer) -> None:
+        if self._is_closed:
+            return
         evidence = Evidence.of(observer, self.model.parameters(), self._noise)
         for decision in decide(self._rule, evidence, self.tolerance, self._trust):
             decision.site.bound, decision.site.share = decision.bound, decision.share

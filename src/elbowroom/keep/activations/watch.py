@@ -98,6 +98,8 @@ class Modules:
             _left_behind.append(self._handles.pop())
         _take_off(self._handles)
         self._stack = []
+        # A hook that is left behind must not hold what the pass has kept.
+        del self._now
 
     # A hook that is taken off while hooks run may be called once more, and without the names.
     def _enter_model(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:

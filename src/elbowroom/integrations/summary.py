@@ -1,0 +1,85 @@
+"""What a run says at its end, and the file that it leaves."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elbowroom.integrations.companion import Companion
+    from elbowroom.keep.activations.anywhere import Account
+
+VERSION = 1
+
+
+def conclude(companion: "Companion") -> None:
+    """Print the summary of one process, and write its ledger where one was asked for."""
+    accounts: list[Account] = []
+    if companion.anywhere is not None:
+        companion.anywhere.remove()
+        accounts = [account for account in companion.anywhere.accounts if account.passes]
+    if companion.orders.ledger is not None:
+        _write(companion, Path(companion.orders.ledger), accounts)
+    if companion.orders.is_quiet or companion.rank:
+        return
+    if accounts:
+        _show(accounts)
+    elif not (companion.is_child or companion.has_children or companion.has_failed):
+        print(
+            "elbowroom: no module was trained where it could be watched: nothing was compressed",
+            file=sys.stderr,
+        )
+
+
+def _show(accounts: "list[Account]") -> None:
+    from rich.console import Console
+
+    from elbowroom.keep.activations.ledger import say_bytes
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for account in accounts:
+        ledger = account.ledger
+        line = (
+            f"[bold]elbowroom:[/] {account.name}: {say_bytes(ledger.saved_bytes)} saved → "
+            f"{say_bytes(ledger.kept_bytes)} kept ([bold]{ledger.ratio:.1f}x[/]), gradient error "
+            f"{ledger.gradient_error:.2g} of its variance; {account.passes} passes, "
+            f"{account.encode_s + account.decode_s:.1f} s in encoding and decoding"
+        )
+        if account.peak_bytes:
+            line += f", peak {say_bytes(account.peak_bytes)}"
+        console.print(line)
+
+
+def _write(companion: "Companion", path: Path, accounts: "list[Account]") -> None:
+    if not accounts and (companion.is_child or path.exists()):
+        return
+    if companion.rank:
+        path = path.with_name(f"{path.stem}-rank{companion.rank}{path.suffix}")
+    elif companion.is_child and companion.rank is None:
+        path = path.with_name(f"{path.stem}-process{os.getpid()}{path.suffix}")
+    orders = companion.orders
+    content: dict[str, Any] = {
+        "version": VERSION,
+        "script": orders.script,
+        "tolerance": orders.tolerance,
+        "memory": orders.memory,
+        "rule": orders.rule,
+        "rank": companion.rank,
+        "notes": companion.notes,
+        "modules": [
+            {
+                "name": account.name,
+                "passes": account.passes,
+                "encode_s": account.encode_s,
+                "decode_s": account.decode_s,
+                "peak_bytes": account.peak_bytes,
+                "ledger": json.loads(account.ledger.to_json()),
+            }
+            for account in accounts
+        ],
+    }
+    try:
+        path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    except OSError as error:
+        print(f"elbowroom: the ledger could not be written: {error}", file=sys.stderr)

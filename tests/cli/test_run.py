@@ -1,0 +1,346 @@
+"""The verb run, on real scripts in real processes: they must not notice."""
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+ENVIRONMENT.pop("RANK", None)
+RUN = [sys.executable, "-m", "elbowroom", "run"]
+
+
+def run(
+    folder: Path, *command: object, given: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        env={**ENVIRONMENT, **variables},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return torch.load(path, weights_only=True)
+
+
+def are_equal(one: Path, other: Path) -> bool:
+    mine, theirs = weights(one), weights(other)
+    return all(torch.equal(mine[name], theirs[name]) for name in mine | theirs)
+
+
+TRAIN = '''
+"""Trains, and notes everything that a script can see of how it was started."""
+import atexit
+import os
+import sys
+
+assert "torch" not in sys.modules
+os.environ["MKL_NUM_THREADS"] = "1"
+
+import torch
+from torch import nn
+from neighbour import WIDTH
+
+atexit.register(print, "its own ending", flush=True)
+
+
+def main():
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(64, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH), nn.ReLU())
+    model = nn.Sequential(body, nn.Linear(WIDTH, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    for _ in range(6):
+        x = torch.randn(128, 64)
+        loss = nn.CrossEntropyLoss()(model(x), x[:, :8].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.save(model.state_dict(), sys.argv[1])
+    seen = [sys.argv[1:], __name__, __file__, sys.path[0], __package__, __doc__]
+    print(*seen, sys.stdin.read(), sep="|")
+    if "--wrong" in sys.argv:
+        model(torch.randn(3, 5))
+    if "--stop" in sys.argv:
+        os.kill(os.getpid(), 2)
+    if "--code" in sys.argv:
+        sys.exit(7)
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text(TRAIN)
+    (tmp_path / "package" / "neighbour.py").write_text("WIDTH = 256\n")
+    return tmp_path
+
+
+def test_a_script_runs_and_fails_as_it_would_alone(scripts: Path) -> None:
+    script = "package/train.py"
+    words = ["--memory", "1", "-m", "--wrong"]
+    plain = run(scripts, sys.executable, script, "plain.pt", *words, given="in")
+    exact = run(scripts, *RUN, "--tolerance", 0, script, "exact.pt", *words, given="in")
+    assert plain.returncode == exact.returncode == 1
+    assert plain.stdout.replace("plain.pt", "exact.pt") == exact.stdout
+    assert "its own ending" in exact.stdout
+    assert are_equal(scripts / "plain.pt", scripts / "exact.pt")
+    *trace, summary = exact.stderr.splitlines()
+    # Torch goes another way through its own module.py when there are hooks.
+    places = [
+        [line for line in text if line.startswith("  File") and "module.py" not in line]
+        for text in (plain.stderr.splitlines(), trace)
+    ]
+    assert places[0] == places[1]
+    assert trace[-1] == plain.stderr.splitlines()[-1]
+    # Of the last pass that came to its end.
+    assert summary.startswith("elbowroom: Sequential: 0.4 MB saved")
+    assert "7 passes" in summary and "gradient error 0 of its variance" in summary
+
+
+def test_a_module_runs_as_it_would_alone(scripts: Path) -> None:
+    (scripts / "package" / "neighbour.py").rename(scripts / "neighbour.py")
+    words = ["package.train", "out.pt", "--json", "--code"]
+    done = run(scripts, *RUN, "--quiet", "--ledger", "ledger.json", "-m", *words)
+    assert (done.returncode, done.stderr) == (7, "")
+    file = scripts / "package" / "train.py"
+    shown = [str(words[1:]), "__main__", str(file), str(scripts), "package"]
+    assert done.stdout.startswith("|".join(shown) + "|Trains, and notes")
+    ledger = json.loads((scripts / "ledger.json").read_text())
+    (module,) = ledger["modules"]
+    assert (ledger["version"], ledger["tolerance"], module["passes"]) == (1, 0.1, 6)
+    assert module["ledger"]["ratio"] > 4
+    assert module["ledger"]["rows"]
+    assert module["encode_s"] > 0
+
+
+def test_an_interrupt_ends_the_process_as_an_interrupt(scripts: Path) -> None:
+    ours = run(scripts, *RUN, "--ledger", "ledger.json", "package/train.py", "out.pt", "--stop")
+    assert ours.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in ours.stderr
+    assert "elbowroom: Sequential" in ours.stderr
+    assert "its own ending" in ours.stdout
+    assert json.loads((scripts / "ledger.json").read_text())["modules"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["none.py"], "there is no file 'none.py'"),
+        (["-m", "no.such"], "finds none called 'no.such'"),
+        (["."], "is a folder"),
+        (["python", "x.py"], "'python' is not needed"),
+        (["srun", "x.py"], "'srun' starts processes, and comes first"),
+        (["--memory", "much", "x.py"], "memory must be a size"),
+        (["--tolerance", "2", "x.py"], "--tolerance must be a share from 0 (exact) to 1, got 2"),
+        (["--ledger", "no/where.json", "x.py"], "--ledger must name a file in a folder"),
+        (["torchrun", "--no-python", "x.py"], "--no-python leaves no script to run"),
+    ],
+)
+def test_what_cannot_be_run_is_said_in_one_sentence(
+    words: list[str], said: str, command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    ending = command("run", *words)
+    assert ending.code == 2
+    assert ending.out == ""
+    assert said in ending.err
+    assert len(ending.err.splitlines()) == 1
+
+
+LARGE = """
+import sys
+import torch
+from torch import nn
+
+
+def status(field):
+    for line in open("/proc/self/status"):
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+
+
+torch.manual_seed(0)
+blocks = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(16)]
+model = nn.Sequential(*blocks, nn.Linear(64, 10))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+x = torch.randn(49152, 64)
+y = x[:, :10].argmax(1)
+print("before", status("VmSize"), status("VmRSS"), flush=True)
+for _ in range(int(sys.argv[1])):
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("peak", status("VmPeak"), status("VmHWM"), flush=True)
+print("loss", float(loss))
+"""
+
+
+def test_out_of_memory_alone_and_not_with_a_budget(tmp_path: Path) -> None:
+    """Under a limit of the system, set from what the plain script was seen to take."""
+    (tmp_path / "large.py").write_text(LARGE)
+
+    def limited(limit_bytes: int, *words: object) -> subprocess.CompletedProcess[str]:
+        shell = 'ulimit -v "$0" && exec "$@"'
+        return run(tmp_path, "sh", "-c", shell, limit_bytes // 1024, *words)
+
+    free = run(tmp_path, sys.executable, "large.py", 3)
+    assert free.returncode == 0, free.stderr
+    before, first = ([int(n) for n in line.split()[1:]] for line in free.stdout.splitlines()[:2])
+    needed = first[0] - before[0]
+    limit_bytes = before[0] + int(0.78 * needed)
+    alone = limited(limit_bytes, sys.executable, "large.py", 1)
+    assert alone.returncode == 1
+    assert "memory" in alone.stderr.splitlines()[-1]
+    budget = before[1] + int(0.42 * needed)
+    words = ["--memory", budget, "--ledger", "ledger.json", "large.py", 3]
+    ours = limited(limit_bytes, *RUN, *words)
+    assert ours.returncode == 0, ours.stderr
+    losses = [float(done.stdout.split()[-1]) for done in (free, ours)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    (module,) = json.loads((tmp_path / "ledger.json").read_text())["modules"]
+    assert 0 < module["peak_bytes"] <= budget
+
+
+def test_a_budget_out_of_reach_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "large.py").write_text(LARGE)
+    ours = run(tmp_path, *RUN, "--memory", "50 MB", "large.py", 1)
+    assert ours.returncode == 2
+    assert ours.stderr.startswith("elbowroom: the process holds ")
+    assert "Traceback" not in ours.stderr
+
+
+DISTRIBUTED = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.Linear(256, 8))
+
+
+def loss_of(model, step, rank):
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(100 * step + rank))
+    return nn.functional.cross_entropy(model(x), x[:, :8].argmax(1))
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(make())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(5):
+        loss_of(model, step, dist.get_rank()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if dist.get_rank() == 0:
+        torch.save(model.module.state_dict(), sys.argv[1])
+    dist.destroy_process_group()
+"""
+
+
+def test_torchrun_starts_it_in_every_process(tmp_path: Path) -> None:
+    """`run torchrun` has torchrun start `-m elbowroom run`: both ways in one."""
+    (tmp_path / "train.py").write_text(DISTRIBUTED)
+    words = ["--tolerance", 0, "--ledger", "ledger.json", "torchrun", "--nproc-per-node", 2]
+    done = run(tmp_path, *RUN, *words, "--standalone", "train.py", "ours.pt")
+    assert done.returncode == 0, done.stderr
+    # The first process speaks for both.
+    assert done.stderr.count("elbowroom: Sequential: ") == 1
+    for name, rank in (("ledger.json", 0), ("ledger-rank1.json", 1)):
+        ledger = json.loads((tmp_path / name).read_text())
+        assert ledger["rank"] == rank
+        assert [module["passes"] for module in ledger["modules"]] == [5]
+    script = runpy.run_path(str(tmp_path / "train.py"))
+    model = script["make"]()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(5):
+        for rank in range(2):
+            # Halves add up to the mean without rounding.
+            (script["loss_of"](model, step, rank) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for name, value in weights(tmp_path / "ours.pt").items():
+        assert torch.equal(value, model.state_dict()[name]), name
+
+
+SPAWN = """
+import sys
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Waves(Dataset):
+    def __len__(self):
+        return 128
+
+    def __getitem__(self, index):
+        return torch.arange(64).mul(index).sin()
+
+
+def train(rank, workers):
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    context = "spawn" if workers else None
+    for x in DataLoader(Waves(), 64, num_workers=workers, multiprocessing_context=context):
+        model(x).square().mean().backward()
+
+
+if __name__ == "__main__":
+    mp.start_processes(train, (int(sys.argv[2]),), nprocs=1, start_method=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(("method", "workers"), [("spawn", 1), ("fork", 0)])
+def test_processes_of_the_script_are_accompanied(tmp_path: Path, method: str, workers: int) -> None:
+    """Also those that only load data, which have nothing to say."""
+    (tmp_path / "train.py").write_text(SPAWN)
+    done = run(tmp_path, *RUN, "--ledger", "ledger.json", "train.py", method, workers)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("elbowroom: Sequential: ") and "2 passes" in line
+    (file,) = tmp_path.glob("ledger-process*.json")
+    assert [m["passes"] for m in json.loads(file.read_text())["modules"]] == [2]
+
+
+def test_processes_of_slurm_write_ledgers_of_their_own(tmp_path: Path) -> None:
+    """What srun does: it starts the command several times, with a number for each."""
+    (tmp_path / "train.py").write_text(
+        "import torch\ntorch.nn.Linear(256, 256)(torch.randn(64, 256)).sum().backward()\n"
+    )
+    words = [*RUN, "--ledger", "ledger.json", "train.py"]
+    done = run(tmp_path, *words, SLURM_PROCID="1", SLURM_NTASKS="2")
+    assert (done.returncode, done.stderr) == (0, "")
+    (file,) = tmp_path.glob("*.json")
+    assert file.name == "ledger-rank1.json"
+
+
+def test_a_script_that_trains_nothing_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("print('done')\n")
+    done = run(tmp_path, *RUN, "other.py")
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert done.stderr == (
+        "elbowroom: no module was trained where it could be watched: nothing was compressed\n"
+    )
