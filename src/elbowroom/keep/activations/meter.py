@@ -32,7 +32,7 @@ class Meter:
         self,
         model: nn.Module,
         trial: Callable[[], AbstractContextManager[None]],
-        lossy: Callable[[], AbstractContextManager[Any]],
+        lossy: Callable[[float], AbstractContextManager[Any]],
         report: Callable[[float, float], None],
         share: float,
     ) -> None:
@@ -110,7 +110,7 @@ class Meter:
             # It cannot be cut, and the whole would take the memory that is being saved.
             return
         with self._trial():
-            results = self._both(args, kwargs, gradients, random, buffers)
+            results = self._both(args, kwargs, gradients, random, buffers, part)
             if results is not None:
                 error = sum(
                     float((a - b).float().square().sum())
@@ -120,15 +120,22 @@ class Meter:
                 self._report(error, part)
 
     def _both(
-        self, args: Any, kwargs: Any, gradients: Grads, random: Any, buffers: list[Tensor]
+        self,
+        args: Any,
+        kwargs: Any,
+        gradients: Grads,
+        random: Any,
+        buffers: list[Tensor],
+        part: float,
     ) -> tuple[Grads, Grads] | None:
         """The gradients without and with compression."""
         results: list[Grads] = []
         with _put_back(self._model):
-            for make in (nullcontext, self._lossy):
+            for is_lossy in (False, True):
                 _set_random_state(random)
                 _set_buffers(self._model, buffers)
-                found = self._run(args, kwargs, gradients, make())
+                context = self._lossy(part) if is_lossy else nullcontext()
+                found = self._run(args, kwargs, gradients, context)
                 if found is None:
                     return None
                 results.append(found)

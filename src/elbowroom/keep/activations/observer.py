@@ -1,5 +1,6 @@
 """Reading gradients as they pass by: what the errors of each site do to them."""
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from elbowroom.keep.activations.sensitivity import (
 )
 from elbowroom.keep.activations.sites import Site
 
+_log = logging.getLogger("elbowroom")
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -42,6 +45,7 @@ class Observer:
         self.records: dict[int, Record] = {}
         self._finished = finished
         self._queued = False
+        self._failed = False
         self.energies: dict[int, float] = {}
         self.effects: dict[Site, Effect] = {}
         self.counts: dict[Site, int] = {}
@@ -56,16 +60,25 @@ class Observer:
         if not self._queued:
             self._queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
-        with torch.no_grad():
-            arrived = sum(energy(g) for g in outputs)
-            self.energies[record.number] = self.energies.get(record.number, 0.0) + arrived
-            if not 0 < arrived < math.inf:
-                return
-            passage = Passage(record, outputs, inputs)
-            for slot in record.slots:
-                entry = record.entry(slot)
-                if entry is not None and need_of(record.kind, slot) is Need.VALUES:
-                    self._charge(passage, slot, entry)
+        try:
+            with torch.no_grad():
+                self._read(record, inputs, outputs)
+        except Exception as error:
+            # An estimate must not cost the user's backward: bounds stay as they are.
+            if not self._failed:
+                _log.warning(f"bounds are not refreshed, {record.kind} was not understood: {error}")
+            self._failed = True
+
+    def _read(self, record: Record, inputs: Any, outputs: Any) -> None:
+        arrived = sum(energy(g) for g in outputs)
+        self.energies[record.number] = self.energies.get(record.number, 0.0) + arrived
+        if not 0 < arrived < math.inf:
+            return
+        passage = Passage(record, outputs, inputs)
+        for slot in record.slots:
+            entry = record.entry(slot)
+            if entry is not None and need_of(record.kind, slot) is Need.VALUES:
+                self._charge(passage, slot, entry)
 
     def _charge(self, passage: Passage, slot: str, entry: Entry) -> None:
         payload = entry.payload
@@ -86,7 +99,8 @@ class Observer:
 
     def _end(self) -> None:
         self._queued = False
-        self._finished(self)
+        if not self._failed:
+            self._finished(self)
 
 
 class Variances:

@@ -96,6 +96,7 @@ class Pass:
         untouched: Untouched,
         listener: Listener | None,
         tally: Tally,
+        small_bytes: int = SMALL_BYTES,
     ) -> None:
         self.calls = Calls(sites)
         self.records: dict[int, Record] = {}
@@ -105,6 +106,7 @@ class Pass:
         self.untouched = untouched
         self.listener = listener
         self._policy = policy
+        self._small_bytes = small_bytes
         self._late: deque[tuple[int, Entry]] = deque()
         self._settled = 0
         self._table: weakref.WeakValueDictionary[Identity, Entry] = weakref.WeakValueDictionary()
@@ -150,7 +152,7 @@ class Pass:
         self._table[identity] = entry
         if self.untouched.holds(tensor, identity[0]):
             entry.keep_as_it_is(owned=False)
-        elif entry.nbytes_plain < SMALL_BYTES:
+        elif entry.nbytes_plain < self._small_bytes:
             entry.keep_as_it_is(owned=True)
         self.tally.add(entry)
         self.pending.append(entry)

@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -18,14 +19,14 @@ from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.noise import Noise
 from elbowroom.keep.activations.observer import Observer
-from elbowroom.keep.activations.passes import Pass, Untouched, top_hooks
+from elbowroom.keep.activations.passes import SMALL_BYTES, Pass, Untouched, top_hooks
 from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
 from elbowroom.keep.activations.sites import Names, Site, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.trees import tensors_in
-from elbowroom.keep.activations.watch import Functions, Modules
+from elbowroom.keep.activations.watch import Arguments, Functions, Modules
 from elbowroom.sizes import parse_bytes
 
 _log = logging.getLogger("elbowroom")
@@ -168,15 +169,19 @@ class Activations:
             handle.remove()
         self._installed = []
 
-    def _enter_forward(self, args: Any, kwargs: Any) -> None:
-        if self._measuring or self._frames() or _is_recomputed():
-            self._frames().append(ExitStack())
-            return
+    def _enter_forward(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        frames = self._frames()
+        if self._measuring or frames or _is_recomputed():
+            frames.append(ExitStack())
+            return None
         self.__enter__()
         # Hooks that the pass has put on the model come too late for this call.
         self._local.untouched.add(tensors_in((args, kwargs)))
         if self._meter is not None:
             self._meter.note_call(args, kwargs)
+        return Arguments.of(
+            args, functools.partial(_abandon, frames, frames[0], get_ident())
+        ), kwargs
 
     def _exit_forward(self) -> None:
         if self._frames():
@@ -214,9 +219,7 @@ class Activations:
                 if self._meter_every and _is_due(self._step + 2, self._meter_every):
                     # Where memory is short, no more runs plainly than what is held now.
                     share = 1.0 if self._budget is None else 1 / self.ledger.ratio
-                    self._meter = Meter(
-                        self.model, self._trial, lambda: self._start(None), self._report, share
-                    )
+                    self._meter = Meter(self.model, self._trial, self._retry, self._report, share)
                     self._meter.arm()
         return self._start(observer)
 
@@ -226,7 +229,11 @@ class Activations:
         for site in self._sites:
             site.is_kept = site in kept
 
-    def _start(self, observer: Observer | None) -> ExitStack:
+    def _retry(self, part: float) -> ExitStack:
+        """For the meter: what is encoded of a whole batch is encoded of a part of it too."""
+        return self._start(None, int(SMALL_BYTES * part))
+
+    def _start(self, observer: Observer | None, small_bytes: int = SMALL_BYTES) -> ExitStack:
         self._policy.step, self._policy.is_sampling = self._step, observer is not None
         now = Pass(
             self._sites,
@@ -234,6 +241,7 @@ class Activations:
             Untouched(self.model),
             None if observer is None else observer.listen,
             Tally(is_trial=self._measuring),
+            small_bytes,
         )
         if not self._measuring:
             self._tally = now.tally
@@ -288,12 +296,13 @@ class Activations:
         """The meter has measured: the squared error of the gradient of a part of the batch."""
         variance = sum(self._noise.variance(p) or 0.0 for p in self.model.parameters())
         predicted = self.ledger.gradient_error
-        if not (variance > 0 and predicted > 0 and math.isfinite(error)):
+        if not (variance > 0 and predicted > 0 and 0 < error < math.inf):
             return
         measured = error / (variance * part)
         self._readings.append(Reading(step=self._step, predicted=predicted, measured=measured))
         ratio = min(16.0, max(1 / 16, measured / predicted))
-        self._trust = min(16.0, max(0.25, self._trust * ratio**0.5))
+        # What was too little is believed at once, what was too much with care.
+        self._trust = min(64.0, max(0.25, self._trust * (ratio if ratio > 1 else ratio**0.5)))
         if self._rule is Rule.VARIANCE and measured > self.tolerance:
             self._tighten(measured)
 
@@ -313,6 +322,13 @@ class Activations:
     def _tell(self, event: str) -> None:
         self._events.append(f"step {self._step}: {event}")
         _log.info(event)
+
+
+def _abandon(frames: list[ExitStack], frame: ExitStack, thread: int) -> None:
+    """An interrupted call is over, and torch has called no hook for it."""
+    if frame in frames and thread == get_ident():
+        while frames:
+            frames.pop().close()
 
 
 def _is_due(step: int, every: int) -> bool:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,6 +63,25 @@ def tables_unchanged() -> Iterator[None]:
         yield
     finally:
         _later.on = False
+
+
+class Arguments(tuple[Any, ...]):
+    """Of a call that is under way: they go when it is over, also when it is interrupted.
+
+    After an interrupt from the keyboard torch calls no hook, not even those it always calls.
+    """
+
+    over: Callable[[], None]
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], over: Callable[[], None]) -> "Arguments":
+        """The same arguments, and what to do when they are let go."""
+        made = cls(args)
+        made.over = over
+        return made
+
+    def __del__(self) -> None:
+        self.over()
 
 
 class Modules:
