@@ -3,6 +3,12 @@
 Of every parameter a few thousand fixed coordinates are followed; their variance stands for the
 whole. Gradients shrink while a model learns, so that their size is followed on its own, and faster
 than their pattern: the variance is the pattern's times the present size.
+
+An optimizer that follows both moments of every element, as Adam does, knows the pattern better:
+all coordinates, also those of the steps before a run was resumed. Its second moment is an average
+of a thousand steps, so that the present size is followed here all the same. That also brings the
+moments to the scale of the gradients that are seen in backward, which loss scaling and
+accumulation change.
 """
 
 from dataclasses import dataclass
@@ -10,9 +16,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from elbowroom.keep.activations.moments import Moment, Moments
+
 COORDINATES = 2048
 DECAY = 0.9
 SIZE_DECAY = 0.6
+# Below, too few gradients have been seen to tell their variance from their mean: three of them are
+# enough.
+LEAST_SHARE = 0.6
 
 
 @dataclass(slots=True)
@@ -30,8 +41,9 @@ class _Track:
 class Noise:
     """Running estimates of the sampling variance of each parameter's gradient."""
 
-    def __init__(self) -> None:
+    def __init__(self, moments: Moments | None = None) -> None:
         self._tracks: dict[int, _Track] = {}
+        self._moments = moments
 
     def observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         """One more gradient of one batch; sparse ones are not followed."""
@@ -46,6 +58,10 @@ class Noise:
         size = float(values.square().mean())
         if not 0 < size < float("inf"):
             return
+        track.size = track.size * SIZE_DECAY + size * (1 - SIZE_DECAY)
+        track.size_weight = track.size_weight * SIZE_DECAY + 1 - SIZE_DECAY
+        if self._moments is not None and self._moments.has(parameter):
+            return
         if track.mean is None or track.square is None:
             track.mean, track.square = torch.zeros_like(values), torch.zeros_like(values)
         values = values / size**0.5
@@ -54,18 +70,20 @@ class Noise:
         track.square.mul_(DECAY).add_(values.square(), alpha=keep)
         track.weight = track.weight * DECAY + keep
         track.weight_squared = track.weight_squared * DECAY**2 + keep**2
-        track.size = track.size * SIZE_DECAY + size * (1 - SIZE_DECAY)
-        track.size_weight = track.size_weight * SIZE_DECAY + 1 - SIZE_DECAY
 
     def variance(self, parameter: nn.Parameter) -> float | None:
         """Sum over the parameter's elements; None before three gradients have been seen."""
         track = self._tracks.get(id(parameter))
+        moment = self._moment(parameter)
+        if moment is not None and moment.share >= LEAST_SHARE:
+            spread = (moment.square - moment.mean.square()).clamp_min(0)
+            return float(spread.sum()) / moment.share * _growth(track, moment)
         if track is None or track.mean is None or track.square is None:
             return None
         weight = track.weight
         # Reliability weights: what a weighted mean of few values leaves out of their variance.
         share = 1 - track.weight_squared / weight**2
-        if share < 0.6:
+        if share < LEAST_SHARE:
             return None
         spread = (track.square / weight - (track.mean / weight).square()).clamp_min(0)
         size = track.size / track.size_weight
@@ -74,6 +92,9 @@ class Noise:
     def momentum(self, parameter: nn.Parameter) -> float:
         """Mean magnitude of the running mean: what a momentum buffer would hold."""
         track = self._tracks.get(id(parameter))
+        moment = self._moment(parameter)
+        if moment is not None:
+            return float(moment.mean.abs().mean()) * _growth(track, moment) ** 0.5
         if track is None or track.mean is None:
             return 0.0
         size = track.size / track.size_weight
@@ -82,9 +103,21 @@ class Noise:
     def size(self, parameter: nn.Parameter) -> float:
         """Root mean square of an element of the gradient."""
         track = self._tracks.get(id(parameter))
-        return (
-            0.0 if track is None or track.mean is None else (track.size / track.size_weight) ** 0.5
-        )
+        if track is None or not track.size_weight:
+            return 0.0
+        return (track.size / track.size_weight) ** 0.5
+
+    def _moment(self, parameter: nn.Parameter) -> Moment | None:
+        return None if self._moments is None else self._moments.of(parameter)
+
+
+def _growth(track: _Track | None, moment: Moment) -> float:
+    """The present mean square of the gradient over that which the optimizer remembers."""
+    if track is None or not track.size_weight:
+        return 1.0
+    square = moment.square if track.index is None else moment.square[track.index]
+    remembered = float(square.mean())
+    return track.size / track.size_weight / remembered if remembered > 0 else 1.0
 
 
 def _start(flat: Tensor) -> _Track:

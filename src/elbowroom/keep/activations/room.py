@@ -17,6 +17,7 @@ from elbowroom.errors import InvalidArgument
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.meter import Meter
+from elbowroom.keep.activations.moments import Moments
 from elbowroom.keep.activations.noise import Noise
 from elbowroom.keep.activations.observer import Observer
 from elbowroom.keep.activations.passes import SMALL_BYTES, Pass, Untouched, top_hooks
@@ -56,6 +57,8 @@ class Activations:
             are, which are encoded and which parts of the model run again in backward, so that the
             step is as fast as the budget allows. BudgetUnreachable names the nearest budget that
             can be met.
+        optimizer: Of the Adam family, it tells the gradient's variance better than the running
+            estimate that is made without one; its moments are read, nothing is changed.
         rule: "variance" is the one above. "certified" lets no element of a weight's gradient move
             further than the tolerance times the gradient's root mean square; "comet" holds their
             standard deviation to 0.01 of the mean momentum. Both encode inputs of layers with
@@ -72,12 +75,14 @@ class Activations:
         *,
         tolerance: float = 0.1,
         memory: str | int | float | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
         rule: Literal["variance", "comet", "certified"] = "variance",
         refresh: int = 100,
         meter: int = 400,
         seed: int = 0,
     ) -> None:
         _check(model, tolerance, rule, refresh, meter, seed)
+        _check_optimizer(optimizer)
         self.model = model
         self.tolerance = float(tolerance)
         self._refresh = refresh
@@ -91,7 +96,7 @@ class Activations:
         )
         self._sites = Sites()
         self._names = Names(model)
-        self._noise = Noise()
+        self._noise = Noise(None if optimizer is None else Moments(optimizer))
         self._trust = 1.0
         self._step = 0
         self._tally = Tally()
@@ -361,3 +366,12 @@ def _check(model: Any, tolerance: Any, rule: Any, refresh: Any, meter: Any, seed
             raise InvalidArgument(
                 f"{name} must be a whole number of at least {least}, got {value!r}: leave it out"
             )
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if optimizer is None or (hasattr(optimizer, "state") and hasattr(optimizer, "param_groups")):
+        return
+    raise InvalidArgument(
+        f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}: pass the one "
+        "that steps the model's parameters, or leave it out"
+    )
