@@ -1,11 +1,11 @@
-"""The verb `demo`: what the codec does today, on real data, with every promise checked."""
+"""What `demo --codec` shows: the codec alone, on real data, with every promise checked."""
 
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -31,13 +31,11 @@ Row = dict[str, Any]
 Tell = Callable[[str], None]
 
 
-def demo(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="One field and a few training steps: does it run?")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-) -> None:
-    """Compress climate fields and the activations of a network, and check every bound."""
+def show_codec(*, quick: bool, as_json: bool) -> None:
+    """Compress climate fields and the activations of a network, and check every bound.
+
+    `quick` takes one field and a few training steps.
+    """
     from elbowroom.bench.machine import describe
     from elbowroom.bench.speed import one_torch_thread
     from elbowroom.bench.tables import plain

@@ -8,18 +8,16 @@ from elbowroom.errors import InvalidArgument
 from elbowroom.science.vision.resnet import BasicBlock
 
 
-class DoubleConv(nn.Sequential):
-    """Two 3x3 convolutions, each with batch normalisation and ReLU."""
+class Block(nn.Sequential):
+    """3x3 convolutions, each with batch normalisation and ReLU."""
 
-    def __init__(self, channels: int, width: int) -> None:
-        super().__init__(
-            nn.Conv2d(channels, width, 3, padding=1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-        )
+    def __init__(self, channels: int, width: int, convolutions: int = 2) -> None:
+        super().__init__()
+        for _ in range(convolutions):
+            self.append(nn.Conv2d(channels, width, 3, padding=1, bias=False))
+            self.append(nn.BatchNorm2d(width))
+            self.append(nn.ReLU())
+            channels = width
 
 
 class UNet(nn.Module):
@@ -32,18 +30,21 @@ class UNet(nn.Module):
         outputs: int,
         widths: tuple[int, ...] = (16, 32, 64, 128),
         dropout: float = 0.0,
+        convolutions: int = 2,
     ) -> None:
+        if convolutions < 1:
+            raise InvalidArgument(f"a block has at least one convolution, got {convolutions}")
         super().__init__()
         self.encoder = nn.ModuleList()
         for width in widths:
-            self.encoder.append(DoubleConv(channels, width))
+            self.encoder.append(Block(channels, width, convolutions))
             channels = width
         self.pool = nn.MaxPool2d(2)
         self.rise = nn.ModuleList()
         self.decoder = nn.ModuleList()
         for width in reversed(widths[:-1]):
             self.rise.append(nn.ConvTranspose2d(channels, width, 2, 2))
-            self.decoder.append(DoubleConv(2 * width, width))
+            self.decoder.append(Block(2 * width, width, convolutions))
             channels = width
         self.dropout = nn.Dropout2d(dropout)
         self.head = nn.Conv2d(channels, outputs, 1)
@@ -92,7 +93,7 @@ class DeepLab(nn.Module):
         self.whole = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(coarse, middle, 1), nn.ReLU())
         self.join = _convolve(middle * (len(dilations) + 2), coarse, 1)
         self.bridge = _convolve(fine, fine, 1)
-        self.decoder = DoubleConv(coarse + fine, middle)
+        self.decoder = Block(coarse + fine, middle)
         self.dropout = nn.Dropout2d(dropout)
         self.head = nn.Conv2d(middle, outputs, 1)
 

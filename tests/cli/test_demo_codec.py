@@ -1,4 +1,4 @@
-"""The demo: it runs, checks what it shows, and fails when a promise is broken."""
+"""The codec alone: it runs, checks what it shows, and fails when a promise is broken."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ import torch
 
 from elbowroom.bench import verification
 from elbowroom.bench.verification import Verdict
-from elbowroom.cli import demo
+from elbowroom.cli import demo_codec
 from elbowroom.codec.bound import Array, Bound
 
 from .conftest import Command
@@ -22,7 +22,7 @@ def facts() -> dict[str, Any]:
     """What a quick demo prints, run as a user would."""
     words = [sys.executable, "-c", "from elbowroom.cli.main import main; main()"]
     done = subprocess.run(
-        [*words, "demo", "--quick", "--json"],
+        [*words, "demo", "--codec", "--quick", "--json"],
         capture_output=True,
         text=True,
         timeout=300,
@@ -55,8 +55,8 @@ def test_relu_masks_survive(facts: dict[str, Any]) -> None:
 
 def test_a_mask_that_does_not_survive_is_a_broken_promise() -> None:
     x = torch.rand(64, 64)
-    kept = demo._measure(x, Bound.absolute(0.1, keep_sign=True), "dense", 1, mask=True)
-    lost = demo._measure(x, Bound.absolute(0.1), "dense", 1, mask=True)
+    kept = demo_codec._measure(x, Bound.absolute(0.1, keep_sign=True), "dense", 1, mask=True)
+    lost = demo_codec._measure(x, Bound.absolute(0.1), "dense", 1, mask=True)
     assert (kept["mask_survives"], kept["holds"]) == (True, True)
     assert (lost["mask_survives"], lost["holds"]) == (False, False)
 
@@ -69,8 +69,8 @@ def test_json_names_the_machine_and_the_sample(facts: dict[str, Any]) -> None:
 
 
 def test_tables_and_next_steps(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "SHARES", (1e-1, 1e-2, 1e-3))
-    ending = command("demo", "--quick")
+    monkeypatch.setattr(demo_codec, "SHARES", (1e-1, 1e-2, 1e-3))
+    ending = command("demo", "--codec", "--quick")
     assert ending.code == 0
     assert ending.err == ""
     for words in ("TS", "relu3", "exact", "0 promises broken", "elbowroom encode", "docs/"):
@@ -86,7 +86,7 @@ def test_a_broken_bound_ends_with_an_error(
         return replace(honest(x, y, bound), holds=False)
 
     monkeypatch.setattr(verification, "verify", lie)
-    ending = command("demo", "--quick", "--json")
+    ending = command("demo", "--codec", "--quick", "--json")
     assert ending.code == 1
     assert ending.json["summary"]["broken"] == 10
     assert "a promise was broken (TS, conv1" in ending.err

@@ -1,0 +1,277 @@
+"""One contender of the demo, in a process of its own: python -m elbowroom.cli.contender ...
+
+Its memory is then its own: the high-water mark of the process above where it stood before the
+first step.
+"""
+
+import copy
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from elbowroom.keep.activations import Activations
+    from elbowroom.report.model import Reading
+    from elbowroom.science.climate.deep import DeepRain
+    from elbowroom.science.task import Score, Task
+
+PACE = "pace.json"  # in the run's folder: how far each may go, and after how many steps all end
+GLANCE_S = 0.05
+
+FOREVER = 2**31
+AHEAD = 2  # steps that one may be ahead of the other
+COMPARED = 3  # batches whose gradient is computed with and without compression
+
+NO_MEMORY = 3  # exit codes
+DIVERGED = 4
+NO_ROOM_ON_DISK = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a contender is told; the same for all but the first three."""
+
+    name: str
+    label: str
+    tolerance: float | None = None  # None: plain
+    steps: int = 40
+    batch: int = 6
+    seed: int = 0
+    rows: int = 192  # of latitude that a map keeps
+    score_every: int | None = None
+    is_paced: bool = False  # goes no further than the file PACE says
+    limit_bytes: int | None = None  # above the start; enforced by the operating system
+    learning_rate: float | None = None  # instead of the recipe's
+
+    def to_json(self) -> str:
+        """As the command line takes it."""
+        return json.dumps(asdict(self))
+
+
+class Enough(Exception):
+    """Time is up."""
+
+
+def train(folder: Path, settings: Settings) -> int:
+    """Train as told, and return the exit code."""
+    import torch
+
+    from elbowroom.keep.activations import Activations
+    from elbowroom.keep.activations.gauge import return_freed_memory
+    from elbowroom.report.recorder import Recorder
+    from elbowroom.science.training import fit, seeded
+
+    torch.set_num_threads(1)
+    # Both alike, and from the first block on: a heap with holes would hide what is in use.
+    return_freed_memory(at_once=True)
+    recipe = make_recipe(settings)
+    task = recipe.make_task()
+    with seeded(settings.seed):
+        network = recipe.make_network(task)
+    optimizer = recipe.schedule.make_optimizer(network)
+    _warm_up(recipe, task, network)
+    return_freed_memory(at_once=True)
+    if settings.limit_bytes is not None:
+        limit_memory(settings.limit_bytes)
+    room = None
+    if settings.tolerance is not None:
+        # The meter runs small batches plainly and whole, which would be the peak. The gradient is
+        # compared when training is over instead.
+        room = Activations(network, tolerance=settings.tolerance, meter=0)
+    recorder = Recorder(
+        folder,
+        network,
+        optimizer,
+        room=room,
+        name=settings.name,
+        label=settings.label,
+        planned_steps=settings.steps,
+        facts=_facts(settings, network),
+    )
+
+    def score(trained: "nn.Module") -> "Score":
+        found = task.score(trained)
+        recorder.score(
+            recorder.steps,
+            found.name,
+            found.value,
+            baselines=dict(found.baselines),
+            higher_is_better=found.higher_is_better,
+        )
+        return found
+
+    def tell(step: int, loss: float) -> None:
+        return_freed_memory(at_once=True)
+        recorder.step(loss)
+        if settings.is_paced:
+            _keep_pace(folder / PACE, step, parent)
+            recorder.pause()
+
+    judged = replace(task, score=score)
+    parent = os.getppid()
+    try:
+        result = fit(
+            network,
+            judged,
+            recipe.schedule,
+            seed=settings.seed,
+            optimizer=optimizer,
+            room=recorder,
+            tell=tell,
+        )
+    except Enough:
+        score(network)
+    except KeyboardInterrupt:
+        recorder.end("interrupted", f"interrupted after {recorder.steps} steps")
+        return 130
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        recorder.end("failed", f"out of memory after {recorder.steps} steps: {_first_line(error)}")
+        return NO_MEMORY
+    else:
+        if result.diverged_at is not None:
+            said = f"the loss of step {result.diverged_at + 1} was not finite, so it ended there"
+            recorder.end("failed", said)
+            return DIVERGED
+    if room is not None and settings.limit_bytes is None:
+        reading = compare_gradients(network, task, room, settings)
+        recorder.note_ledger([reading])
+    recorder.end()
+    return 0
+
+
+def compare_gradients(
+    network: "nn.Module", task: "Task", room: "Activations", settings: Settings
+) -> "Reading":
+    """Compute gradients of a few new batches twice, and set their error against their variance."""
+    import torch
+
+    from elbowroom.report.model import Reading
+
+    draws = torch.Generator().manual_seed(settings.seed + 1)
+    total = torch.zeros(sum(p.numel() for p in network.parameters()))
+    squares = errors = predicted = 0.0
+    for _ in range(COMPARED):
+        inputs, targets = task.draw(settings.batch, draws)
+        found = []
+        for inside in (nullcontext(), room):
+            network.zero_grad()
+            with inside:
+                loss = task.loss(network(inputs), targets)
+            loss.backward()
+            found.append(torch.cat([p.grad.flatten() for p in network.parameters()]))  # type: ignore
+        predicted = max(predicted, room.ledger.gradient_error)
+        errors += float((found[1] - found[0]).square().sum())
+        squares += float(found[0].square().sum())
+        total += found[0]
+    network.zero_grad()
+    variance = (squares - float(total.square().sum()) / COMPARED) / (COMPARED - 1)
+    measured = errors / COMPARED / variance if variance > 0 else 0.0
+    return Reading(step=settings.steps, predicted=predicted, measured=measured)
+
+
+def make_recipe(settings: Settings) -> "DeepRain":
+    """Return the recipe: the maps that ship, cut to so many rows."""
+    from elbowroom.science.climate.deep import DeepRain
+
+    recipe = DeepRain(crop=(settings.rows, 288))
+    if settings.rows < 64:
+        recipe = replace(recipe, convolutions=1, held_out_days=3)
+    schedule = replace(
+        recipe.schedule,
+        steps=settings.steps,
+        batch=settings.batch,
+        score_every=settings.score_every,
+        learning_rate=settings.learning_rate or recipe.schedule.learning_rate,
+    )
+    return replace(recipe, schedule=schedule)
+
+
+def limit_memory(nbytes: int) -> None:
+    """From now on the operating system refuses data beyond so many bytes more than there is."""
+    import resource
+
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmData:"):
+            limit = int(line.split()[1]) * 1024 + nbytes
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _warm_up(recipe: "DeepRain", task: "Task", network: "nn.Module") -> None:
+    """Load what is loaded late, on a small piece and a copy: that is not the memory of training."""
+    import torch
+
+    spare = copy.deepcopy(network)
+    optimizer = recipe.schedule.make_optimizer(spare)
+    inputs, targets = task.draw(1, torch.Generator().manual_seed(0))
+    for _ in range(2):
+        optimizer.zero_grad()
+        task.loss(spare(inputs[..., :32, :64]), targets[..., :32, :64]).backward()
+        optimizer.step()
+
+
+def _keep_pace(path: Path, step: int, parent: int) -> None:
+    """Wait for the others; return when there is more to do, raise Enough when there is not."""
+    while True:
+        try:
+            until, stop = json.loads(path.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            until, stop = AHEAD, FOREVER
+        if step >= stop:
+            raise Enough
+        if step < until:
+            return
+        if os.getppid() != parent:
+            raise KeyboardInterrupt  # nobody is left who would tell
+        time.sleep(GLANCE_S)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    said = str(error).lower()
+    words = ("allocate memory", "bad_alloc", "out of memory", "could not create a primitive")
+    return isinstance(error, MemoryError) or any(word in said for word in words)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return (lines[0] if lines else type(error).__name__)[:200]
+
+
+def _facts(settings: Settings, network: "nn.Module") -> dict[str, object]:
+    parameters = sum(p.numel() for p in network.parameters())
+    return {
+        "network": f"U-Net of {parameters:,} parameters",
+        "maps": f"{settings.rows} x 288 cells",
+        "batch": settings.batch,
+        "seed": settings.seed,
+        "threads": 1,
+        "tolerance": "plain" if settings.tolerance is None else settings.tolerance,
+        "allocator": "freed blocks go back to the system at once",
+    }
+
+
+def main() -> None:
+    """Take folder and settings from the command line."""
+    # Interrupted and ended alike: what was recorded gets its end.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    folder, settings = Path(sys.argv[1]), Settings(**json.loads(sys.argv[2]))
+    try:
+        sys.exit(train(folder, settings))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OSError as error:
+        print(f"{error.strerror or error}: {error.filename or folder}", file=sys.stderr)
+        sys.exit(NO_ROOM_ON_DISK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The data of the charts: what the page's script draws, and nothing that it has to work out."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from elbowroom.report.model import Contender, Run, Step
+from elbowroom.report.timeline import Kind, Stack, group_layers, stack
+
+MOST_CURVE = 1500
+MOST_DOTS = 1500
+
+Figures = dict[str, Any]
+
+
+def make_figures(run: Run) -> Figures:
+    """Return every chart that the run has data for."""
+    figures = {
+        "memory": _memory(run),
+        "loss": _loss(run),
+        "score": _score(run),
+        "error": _error(run),
+        "readings": _readings(run),
+        "times": _times(run),
+    }
+    return {name: figure for name, figure in figures.items() if figure}
+
+
+def stacks_of(run: Run) -> tuple[tuple[Contender, Stack], tuple[Contender, Stack]] | None:
+    """The bytes saved over a step, before and after, in the same groups of layers.
+
+    Before is a plain contender, or else what the ledger says that plain autograd would hold.
+    """
+    watched = [contender for contender in run.contenders if contender.timeline is not None]
+    if not watched:
+        return None
+    plain = next((c for c in watched if not c.rows), watched[0])
+    room = next((c for c in watched if c.rows), watched[-1])
+    layers = [m.layer for c in (plain, room) if c.timeline for m in c.timeline.moments]
+    groups = group_layers(layers)
+    pairs: list[tuple[Contender, Stack]] = []
+    kinds: tuple[tuple[Contender, Kind], ...] = ((plain, "plain"), (room, "held"))
+    for contender, kind in kinds:
+        assert contender.timeline is not None
+        pairs.append((contender, stack(contender.timeline, kind, groups)))
+    return pairs[0], pairs[1]
+
+
+def _memory(run: Run) -> Figures | None:
+    pair = stacks_of(run)
+    if pair is None:
+        return None
+    panels = {}
+    names = list(dict.fromkeys(name for _, curves in pair for name in curves.names))
+    for name, (contender, curves) in zip(("before", "after"), pair, strict=True):
+        timeline = contender.timeline
+        assert timeline is not None
+        panels[name] = {
+            "at_ms": [round(at * 1e3, 3) for at in curves.at_s],
+            "names": curves.names,
+            "tones": [names.index(name) for name in curves.names],
+            "bytes": curves.bytes_of,
+            "forward_ms": round(timeline.forward_s * 1e3, 3),
+            "end_ms": round(curves.at_s[-1] * 1e3, 3),
+            "peak_bytes": curves.peak_bytes,
+        }
+    return {**panels, "most_bytes": max(p["peak_bytes"] for p in panels.values()) * 1.05}
+
+
+def _loss(run: Run) -> Figures | None:
+    series = [
+        {"label": c.label, "points": _thin([[s.step, s.loss] for s in c.steps])}
+        for c in run.contenders
+        if c.steps
+    ]
+    return {"name": "loss", "series": series, "baselines": []} if series else None
+
+
+def _score(run: Run) -> Figures | None:
+    series = [
+        {"label": c.label, "points": [[s.step, s.value] for s in c.scores]}
+        for c in run.contenders
+        if c.scores
+    ]
+    scores = [score for c in run.contenders for score in c.scores]
+    if not scores:
+        return None
+    ends = [0, max(score.step for score in scores)]
+    baselines = [
+        {"label": name, "points": [[end, value] for end in ends]}
+        for name, value in scores[-1].baselines.items()
+    ]
+    return {"name": scores[-1].name, "series": series, "baselines": baselines}
+
+
+def _error(run: Run) -> Figures | None:
+    groups: dict[str, list[list[Any]]] = {}
+    for contender in run.contenders:
+        for row in contender.rows:
+            if row.ratio and row.gradient_error:
+                readers = sorted({reader.split(".")[0] for reader in row.readers})
+                label = " + ".join(readers) or row.method
+                point = [row.ratio, row.gradient_error, row.name, row.saved_bytes]
+                groups.setdefault(label[:60], []).append(point)
+    if not groups:
+        return None
+    ordered = sorted(groups.items(), key=lambda item: -sum(point[3] for point in item[1]))
+    most = max(point[3] for _, points in ordered for point in points)
+    kept = [{"label": label, "points": points[:MOST_DOTS]} for label, points in ordered[:12]]
+    return {"groups": kept, "most_bytes": max(1, most)}
+
+
+def _readings(run: Run) -> Figures | None:
+    readings = [reading for c in run.contenders for reading in c.readings]
+    if not readings:
+        return None
+    return {
+        "series": [
+            {"label": "predicted", "points": [[r.step, r.predicted] for r in readings]},
+            {"label": "measured", "points": [[r.step, r.measured] for r in readings]},
+        ]
+    }
+
+
+def _times(run: Run) -> Figures | None:
+    contenders = [contender for contender in run.contenders if contender.steps]
+    if not contenders:
+        return None
+    parts = {
+        "forward": lambda s: s.forward_s - s.encode_s,
+        "encode": lambda s: s.encode_s,
+        "backward": lambda s: s.backward_s - s.decode_s,
+        "decode": lambda s: s.decode_s,
+        "optimizer": lambda s: s.optimizer_s,
+        "other": lambda s: s.other_s,
+    }
+    return {
+        "labels": [contender.label[:40] for contender in contenders],
+        "parts": [
+            {
+                "label": label,
+                "values_ms": [
+                    round(1e3 * max(0.0, median(part(s) for s in _usual(c.steps))), 3)
+                    for c in contenders
+                ],
+            }
+            for label, part in parts.items()
+        ],
+    }
+
+
+def _usual(steps: Sequence[Step]) -> Sequence[Step]:
+    """All but the first, which also loads and allocates."""
+    return steps[1:] or steps
+
+
+def _thin(points: list[list[Any]]) -> list[list[Any]]:
+    every = -(-len(points) // MOST_CURVE)
+    return points if every <= 1 else [*points[::every], points[-1]]

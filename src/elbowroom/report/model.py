@@ -1,0 +1,210 @@
+"""What was measured: the record of a run, between those who measure and those who show.
+
+Everything is plain values, so that a run is JSON as it stands. Numbers that were not finite, and
+those that were not measured, are None.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+VERSION = 1
+
+State = Literal["running", "finished", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One step of training."""
+
+    step: int
+    loss: float | None
+    seconds: float
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    encode_s: float = 0.0
+    """Part of forward_s."""
+
+    decode_s: float = 0.0
+    """Part of backward_s."""
+
+    saved_bytes: int | None = None
+    kept_bytes: int | None = None
+    gradient_error: float | None = None
+
+    @property
+    def other_s(self) -> float:
+        """Drawing the batch, and whatever else lies between."""
+        return max(0.0, self.seconds - self.forward_s - self.backward_s - self.optimizer_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """A number on held-out data after so many steps, beside those of simple predictors."""
+
+    step: int
+    name: str
+    value: float | None
+    higher_is_better: bool = True
+    baselines: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """A tensor that autograd saved: a row of the ledger."""
+
+    name: str
+    readers: tuple[str, ...]
+    error_class: str
+    method: str
+    shape: tuple[int, ...]
+    saved_bytes: int
+    kept_bytes: int
+    bound: float | None
+    gradient_error: float | None
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+
+    @property
+    def layer(self) -> str:
+        """The module that saved it."""
+        return layer_of(self.name)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times smaller it is; None where nothing is held for it."""
+        return self.saved_bytes / self.kept_bytes if self.kept_bytes else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """The meter against the prediction: shares of the gradient's own variance."""
+
+    step: int
+    predicted: float
+    measured: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """Bytes that came or went at one place during the step."""
+
+    at_s: float
+    layer: str
+    plain_bytes: int
+    held_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """The bytes saved for backward over one step, as they came and went."""
+
+    step: int
+    forward_s: float
+    """When backward began."""
+
+    moments: tuple[Moment, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """A process before its first step, and at most so far."""
+
+    baseline_bytes: int
+    peak_bytes: int
+
+    @property
+    def above_bytes(self) -> int:
+        """What training took."""
+        return max(0, self.peak_bytes - self.baseline_bytes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contender:
+    """One training: how it went and what it took."""
+
+    name: str
+    label: str
+    planned_steps: int | None = None
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    machine: Mapping[str, str] = field(default_factory=dict[str, str])
+    steps: tuple[Step, ...] = ()
+    scores: tuple[Score, ...] = ()
+    memory: Memory | None = None
+    rows: tuple[Saved, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    events: tuple[str, ...] = ()
+    timeline: Timeline | None = None
+    state: State = "running"
+    note: str = ""
+
+    @property
+    def saved_bytes(self) -> int | None:
+        """Most that plain autograd would hold for backward, in the last step that tells."""
+        return next((s.saved_bytes for s in reversed(self.steps) if s.saved_bytes), None)
+
+    @property
+    def kept_bytes(self) -> int | None:
+        """What is held instead."""
+        return next((s.kept_bytes for s in reversed(self.steps) if s.kept_bytes), None)
+
+    @property
+    def gradient_error(self) -> float | None:
+        """Predicted share of the gradient's variance, in the last step that tells."""
+        known = (s.gradient_error for s in reversed(self.steps))
+        return next((error for error in known if error is not None), None)
+
+    @property
+    def step_s(self) -> float | None:
+        """The median step, the first one apart."""
+        seconds = sorted(step.seconds for step in self.steps[1:] or self.steps)
+        return seconds[len(seconds) // 2] if seconds else None
+
+    @property
+    def score(self) -> Score | None:
+        """The last one."""
+        return self.scores[-1] if self.scores else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """A training under a real limit of memory: did it finish?"""
+
+    label: str
+    limit_bytes: int
+    finished: bool
+    said: str
+    """How it ended, in a sentence."""
+
+    steps: int = 0
+    peak_bytes: int | None = None
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Everything that a report shows."""
+
+    version: int = VERSION
+    title: str
+    command: str = ""
+    about: str = ""
+    machine: Mapping[str, str] = field(default_factory=dict[str, str])
+    contenders: tuple[Contender, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    state: State = "running"
+    note: str = ""
+
+    def find(self, name: str) -> Contender | None:
+        """The contender of that name."""
+        return next((c for c in self.contenders if c.name == name), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, as values that JSON has."""
+        return asdict(self)
+
+
+def layer_of(name: str) -> str:
+    """The module in the name of a saved tensor, such as "encoder.0: conv2d[0]"."""
+    return name.split(": ", 1)[0]
