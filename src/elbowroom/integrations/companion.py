@@ -104,13 +104,14 @@ class Companion:
         # It says that hooks fire once more than expected; ours do not run in compiled modules.
         warnings.filterwarnings("ignore", r"Using `torch.compile\(module\)` when there are global")
 
-        def first(module: Any, args: Any) -> None:
+        def first(module: Any, args: Any) -> Any:
             if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not module.training:
-                return
+                return None
             frame = sys._getframe(1)
-            if self.anywhere is None and not _is_nested(frame):
-                handle.remove()
-                self._begin().enter(module, args, frame)
+            if self.anywhere is not None or _is_nested(frame):
+                return None
+            handle.remove()
+            return self._begin().enter(module, args, frame)
 
         handle = register_module_forward_pre_hook(first)
 

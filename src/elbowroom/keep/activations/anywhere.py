@@ -161,12 +161,13 @@ class Anywhere:
 
     # Which call is the outermost.
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        if not torch.compiler.is_compiling():
-            self.enter(module, args, sys._getframe(1))
+    def _enter(self, module: nn.Module, args: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return None
+        return self.enter(module, args, sys._getframe(1))
 
-    def enter(self, module: nn.Module, args: Any, frame: FrameType) -> None:
-        """A module's forward begins.
+    def enter(self, module: nn.Module, args: Any, frame: FrameType) -> Any:
+        """A module's forward begins; returns what a hook may return, its arguments or None.
 
         The frame is that of torch's own call: it tells the arguments given by name, which torch
         does not pass to hooks of this kind, and whether the call is still running.
@@ -174,22 +175,23 @@ class Anywhere:
         call: _Call | None = getattr(self._local, "call", None)
         if call is not None:
             if module is not call.module and id(module) in call.known.inside:
-                return
+                return None
             if call.is_running():
                 call.depth += module is call.module
-                return
+                return None
             self._end(call)
         self._local.call = call = _Call(module, frame, self._find(module))
         if call.known.is_passed_over or not _is_trained(module):
-            return
+            return None
         account = call.known.account or self._open(module, call.known)
         if account is None or account.room is None or not self._is_free(account):
-            return
+            return None
         if account.passes:
             self._turn(account, account.room)
         account.passes += 1
         call.room = account.room
-        call.room._enter_forward(args, frame.f_locals.get("kwargs") or {})
+        marked = call.room._enter_forward(args, frame.f_locals.get("kwargs") or {})
+        return None if marked is None else marked[0]
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         if torch.compiler.is_compiling():
