@@ -28,7 +28,11 @@ def add(path: Path, *lines: str | dict[str, Any], end: str = "\n") -> None:
 def test_a_run_that_has_just_begun_can_be_read(tmp_path: Path) -> None:
     with start(tmp_path):
         run = read_run(tmp_path)
-    assert (run.state, run.contenders[0].steps, run.contenders[0].planned_steps) == ("running", (), 3)
+    assert (run.state, run.contenders[0].steps, run.contenders[0].planned_steps) == (
+        "running",
+        (),
+        3,
+    )
     assert run.title == tmp_path.name
     assert "No step" not in render(run) and "0 of 3 steps" in render(run)
 
@@ -113,7 +117,7 @@ def test_unknown_kinds_of_records_are_passed_over(tmp_path: Path) -> None:
         '{"kind": "step", "step": ' + "9" * 5000 + "}",
         '{"kind": "ledger", "rows": [1]}',
         '{"kind": "ledger", "rows": [{"name": 7}]}',
-        '{"kind": "timeline", "step": 1, "forward_s": 0, "names": ["a"], "moments": [[0, 1, 2, 3]]}',
+        '{"kind": "timeline", "step": 1, "forward_s": 0, "names": [""], "moments": [[0, 1, 2, 3]]}',
         '{"kind": "timeline", "step": 1, "forward_s": 0, "names": ["a"], "moments": [[0, 0, 2]]}',
         '{"kind": "end", "state": "fine"}',
     ],

@@ -97,5 +97,5 @@ def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path) -> None:
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)
-    with pytest.raises(InvalidArgument, match="torch.nn.Module"):
+    with pytest.raises(InvalidArgument, match="Module"):
         Recorder(tmp_path, "model", optimizer)  # type: ignore[arg-type]

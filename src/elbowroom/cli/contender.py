@@ -7,6 +7,7 @@ first step.
 import copy
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -28,7 +29,7 @@ GLANCE_S = 0.05
 
 FOREVER = 2**31
 AHEAD = 2  # steps that one may be ahead of the other
-COMPARED = 3  # batches whose gradient is computed with and without compression
+COMPARED = 4  # batches whose gradient is computed with and without compression
 
 NO_MEMORY = 3  # exit codes
 DIVERGED = 4
@@ -135,7 +136,7 @@ def train(folder: Path, settings: Settings) -> int:
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        recorder.end("failed", f"out of memory after {recorder.steps} steps: {_first_line(error)}")
+        recorder.end("failed", f"out of memory in step {recorder.steps + 1}: {_reason(error)}")
         return NO_MEMORY
     else:
         if result.diverged_at is not None:
@@ -241,7 +242,10 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(word in said for word in words)
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    asked = re.search(r"tried to allocate (\d+) bytes", str(error))
+    if asked:
+        return f"{int(asked[1]) / 1e6:.1f} MB more were asked for and refused"
     lines = str(error).splitlines()
     return (lines[0] if lines else type(error).__name__)[:200]
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from elbowroom.report.writing import Writer
 
 FOLDER = Path("elbowroom-demo")
-STEPS, BATCH, SECONDS = 40, 6, 110.0
+STEPS, BATCH, SECONDS = 36, 6, 95.0
 TOLERANCE = 0.1
 LARGER = 2  # times the batch, in the same memory
 HEADROOM = 1.15  # of the limit over what plain training took at the usual batch
-LIMITED_STEPS = 3
+LIMITED_STEPS = 2
 
 TITLE = "Extreme rain, trained plainly and in less memory"
 ABOUT = (

@@ -6,9 +6,10 @@ from typing import Any
 
 from elbowroom.report.model import Contender, Run, Step
 from elbowroom.report.timeline import Kind, Stack, group_layers, stack
+from elbowroom.report.wording import shorten
 
 MOST_CURVE = 1500
-MOST_DOTS = 1500
+MOST_DOTS = 400
 
 Figures = dict[str, Any]
 
@@ -57,7 +58,7 @@ def _memory(run: Run) -> Figures | None:
         assert timeline is not None
         panels[name] = {
             "at_ms": [round(at * 1e3, 3) for at in curves.at_s],
-            "names": curves.names,
+            "names": [shorten(name, 60) for name in curves.names],
             "tones": [names.index(name) for name in curves.names],
             "bytes": curves.bytes_of,
             "forward_ms": round(timeline.forward_s * 1e3, 3),
@@ -100,13 +101,13 @@ def _error(run: Run) -> Figures | None:
             if row.ratio and row.gradient_error:
                 readers = sorted({reader.split(".")[0] for reader in row.readers})
                 label = " + ".join(readers) or row.method
-                point = [row.ratio, row.gradient_error, row.name, row.saved_bytes]
-                groups.setdefault(label[:60], []).append(point)
+                point = [row.ratio, row.gradient_error, shorten(row.name), row.saved_bytes]
+                groups.setdefault(shorten(label, 60), []).append(point)
     if not groups:
         return None
     ordered = sorted(groups.items(), key=lambda item: -sum(point[3] for point in item[1]))
     most = max(point[3] for _, points in ordered for point in points)
-    kept = [{"label": label, "points": points[:MOST_DOTS]} for label, points in ordered[:12]]
+    kept = [{"label": label, "points": points[:MOST_DOTS]} for label, points in ordered[:8]]
     return {"groups": kept, "most_bytes": max(1, most)}
 
 
@@ -135,7 +136,7 @@ def _times(run: Run) -> Figures | None:
         "other": lambda s: s.other_s,
     }
     return {
-        "labels": [contender.label[:40] for contender in contenders],
+        "labels": [shorten(contender.label, 40) for contender in contenders],
         "parts": [
             {
                 "label": label,

@@ -4,7 +4,14 @@ from collections.abc import Callable, Sequence
 
 from elbowroom.report.figures import Figures, stacks_of
 from elbowroom.report.model import Contender, Run, Saved
-from elbowroom.report.wording import escape, say_bytes, say_number, say_ratio, say_seconds
+from elbowroom.report.wording import (
+    escape,
+    say_bytes,
+    say_number,
+    say_ratio,
+    say_seconds,
+    shorten,
+)
 
 MOST_ROWS = 800
 
@@ -41,8 +48,12 @@ def _header(run: Run) -> str:
         + (f" of {c.planned_steps} steps" if c.planned_steps else " steps")
         for c in run.contenders
     )
-    notes = [run.note, *(f"{c.label}: {c.note}" for c in run.contenders if c.note)]
-    told = "".join(f'<p class="bad">{escape(note)}</p>' for note in notes if note)
+    notes = [(run.state, run.note), *((c.state, f"{c.label}: {c.note}") for c in run.contenders)]
+    told = "".join(
+        f'<p class="{"caption" if state == "finished" else "bad"}">{escape(note)}</p>'
+        for state, note in notes
+        if note and not note.endswith(": ")
+    )
     about = f'<p class="lead">{escape(run.about)}</p>' if run.about else ""
     return (
         f'<header><h1>{escape(run.title)} <span class="badge {run.state}">{state}</span></h1>'
@@ -258,7 +269,7 @@ def _ledger(contender: Contender) -> str:
         f'<table class="wide" id="ledger"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(_ledger_line(row) for row in shown)}</tbody></table>"
     )
-    events = "".join(f"<li>{escape(event)}</li>" for event in contender.events[-50:])
+    events = "".join(f"<li>{escape(shorten(event, 400))}</li>" for event in contender.events[-50:])
     return (
         f'<section class="long"><h2>The ledger of {escape(contender.label)}</h2>'
         '<p class="caption">Every tensor that autograd saved in the last step recorded. Classes: '
@@ -283,10 +294,10 @@ def _ledger_line(row: Saved) -> str:
     )
     shape = "×".join(str(size) for size in row.shape) or "scalar"
     return (
-        f'<tr><td class="name">{escape(row.name)}</td>'
-        f'<td class="name">{escape(", ".join(row.readers))}</td>'
+        f'<tr><td class="name">{escape(shorten(row.name))}</td>'
+        f'<td class="name">{escape(shorten(", ".join(row.readers)))}</td>'
         f'<td class="text">{escape(row.error_class)}</td><td class="text">{escape(row.method)}</td>'
-        f'<td class="text">{shape}</td>'
+        f'<td class="text">{shorten(shape, 60)}</td>'
         + "".join(f'<td data-value="{value:.9g}">{said}</td>' for said, value, _ in cells)
         + "</tr>"
     )

@@ -8,6 +8,11 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
+def shorten(text: str, most: int = 160) -> str:
+    """The beginning of a long text."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def say_bytes(nbytes: int | float | None) -> str:
     """Three digits or so and a unit."""
     if nbytes is None:

@@ -10,6 +10,7 @@
     getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const megabytes = (bytes) => {
     const mb = bytes / 1e6;
+    if (mb === 0) return "0";
     return (mb >= 100 ? mb.toFixed(0) : mb >= 1 ? mb.toFixed(1) : mb.toPrecision(2)) + " MB";
   };
   const short = (value) => {

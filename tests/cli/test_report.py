@@ -1,0 +1,79 @@
+"""The verb `report`: pages, JSON, events, and folders that are no runs."""
+
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+from tests.report.runs import record
+
+from .conftest import Command
+
+
+def test_a_page_is_written_into_the_run(command: Command, tmp_path: Path) -> None:
+    record(tmp_path, "elbowroom", steps=2)
+    ending = command("report", tmp_path)
+    assert (ending.code, ending.err) == (0, "")
+    page = tmp_path / "report.html"
+    assert f"{page} (0." in ending.out and "finished" in page.read_text(encoding="utf-8")
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_running_run_can_be_rendered_again_and_again(command: Command, tmp_path: Path) -> None:
+    recorder = record(tmp_path / "run", "elbowroom", steps=2, end=False)
+    page = tmp_path / "pages" / "now.html"
+    for state in ("still running", "interrupted"):
+        assert command("report", tmp_path / "run", "--out", page).code == 0
+        assert f">{state}<" in page.read_text(encoding="utf-8")
+        if state == "still running":
+            recorder.end("interrupted")
+
+
+def test_json_has_what_was_measured_and_writes_nothing(command: Command, tmp_path: Path) -> None:
+    record(tmp_path, "elbowroom", steps=2)
+    found = command("report", tmp_path, "--json").json
+    assert [step["step"] for step in found["contenders"][0]["steps"]] == [1, 2]
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_events_for_tensorboard(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    record(tmp_path / "run", "elbowroom", steps=2)
+    ending = command("report", tmp_path / "run", "--tensorboard", tmp_path / "events")
+    assert ending.code == 0 and "tensorboard --logdir" in ending.out
+    assert list((tmp_path / "events" / "elbowroom").glob("events.out.*"))
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_it_opens_the_page(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    record(tmp_path, "plain", steps=1)
+    opened: list[str] = []
+
+    def show(address: str) -> bool:
+        opened.append(address)
+        return works
+
+    monkeypatch.setattr(webbrowser, "open", show)
+    ending = command("report", tmp_path, "--open")
+    assert opened == [(tmp_path / "report.html").as_uri()]
+    assert ending.code == (0 if works else 1)
+    assert ("no browser" in ending.err) != works
+
+
+def test_what_is_no_run_is_refused_in_a_sentence(command: Command, tmp_path: Path) -> None:
+    ending = command("report", tmp_path)
+    assert ending.code == 2 and "not the folder of a run" in ending.err
+    (tmp_path / "x.jsonl").write_text("hello\n")
+    ending = command("report", tmp_path)
+    assert ending.code == 2 and "x.jsonl, line 1 is no record" in ending.err
+    assert ending.err.count("\n") == 1
+
+
+def test_a_page_that_cannot_be_written_leaves_no_part(command: Command, tmp_path: Path) -> None:
+    record(tmp_path, "plain", steps=1)
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    ending = command("report", tmp_path, "--out", blocked / "report.html")
+    assert ending.code == 1 and ending.err.startswith("elbowroom: ")
