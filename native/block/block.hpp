@@ -6,6 +6,7 @@
 
 #include "common/scratch.hpp"
 #include "common/types.hpp"
+#include "quantise/dither.hpp"
 
 namespace elbowroom {
 

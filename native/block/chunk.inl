@@ -32,6 +32,7 @@ inline std::size_t encode_direct(const Quantiser& quantiser, const void* source,
     using Item = typename Lane<D>::Item;
     constexpr std::size_t ahead = 4096 / sizeof(Item);
     const Constants c = constants_of(quantiser);
+    Shifts shifts(quantiser);
     const auto* src = static_cast<const Item*>(source);
     const std::size_t blocks = blocks_of(n);
     std::uint8_t* headers = dst + 4;
@@ -52,7 +53,7 @@ inline std::size_t encode_direct(const Quantiser& quantiser, const void* source,
                 __builtin_prefetch(reinterpret_cast<const char*>(items + ahead) + i);
         }
         I q[kVectors];
-        const std::uint64_t bad = quantise_block<D, R>(items, first + at, c, q);
+        const std::uint64_t bad = quantise_block<D, R>(items, first + at, c, shifts, q);
         if (__builtin_expect(bad != 0 || count < kBlock, 0)) {
             std::int32_t codes[kBlock], before[kLanes];
             i_store(before, last);
@@ -216,6 +217,7 @@ inline void decode_direct(const Quantiser& quantiser, const Layout& layout, std:
                           std::size_t n, void* target) {
     using Item = typename Lane<D>::Item;
     const Constants c = constants_of(quantiser);
+    Shifts shifts(quantiser);
     auto* dst = static_cast<Item*>(target);
     const std::uint8_t* in = layout.payload;
     for (std::size_t at = 0, b = 0; at < n; at += kBlock, ++b) {
@@ -231,11 +233,9 @@ inline void decode_direct(const Quantiser& quantiser, const Layout& layout, std:
         Item tail[kBlock];
         Item* out = count < kBlock ? tail : dst + at;
         for (int i = 0; i < kVectors; ++i) {
-            I index{};
-            if constexpr (R == Rule::dither)
-                index = i_add(i_iota(), i_set(static_cast<std::int32_t>(
-                                            static_cast<std::uint32_t>(first + at + kLanes * i))));
-            const F v = reconstruct<D, R>(q[i], index, c);
+            F dither = c.half;
+            if constexpr (R == Rule::dither) dither = shifts.at(first + at + kLanes * i);
+            const F v = reconstruct<D, R>(q[i], dither, c);
             if constexpr (W != Way::cached) {
                 if (count == kBlock) {
                     if constexpr (W == Way::around)

@@ -85,9 +85,11 @@ std::size_t chunk_capacity(const Stream& s, std::size_t items) noexcept {
     return 4 + blocks + 4 + blocks * 264 + items * (2 + item_bytes(s.quantiser.dtype)) + 64;
 }
 
-Verdict encode(const Stream& stream, const void* source, std::size_t items,
+Verdict encode(const Stream& asked, const void* source, std::size_t items,
                std::vector<Segment>& segments, ChunkEntry* directory, unsigned threads) noexcept {
     const DefaultFloatEnv float_env;
+    Stream stream = asked;
+    const DitherTable shifts(stream.quantiser);
     const auto kernel = stream.codec == Codec::dense   ? dense_kernels().encode
                         : stream.codec == Codec::block ? block_kernels().encode
                                                        : copy_in;
@@ -114,10 +116,12 @@ Verdict encode(const Stream& stream, const void* source, std::size_t items,
     return starved ? Verdict::no_memory : Verdict::ok;
 }
 
-Verdict decode(const Stream& stream, const std::vector<Segment>& segments,
+Verdict decode(const Stream& asked, const std::vector<Segment>& segments,
                const ChunkEntry* directory, std::size_t items, void* target, unsigned threads,
                std::size_t& bad_chunk_index) noexcept {
     const DefaultFloatEnv float_env;
+    Stream stream = asked;
+    const DitherTable shifts(stream.quantiser);
     const auto kernel = stream.codec == Codec::dense   ? dense_kernels().decode
                         : stream.codec == Codec::block ? block_kernels().decode
                                                        : copy_out;

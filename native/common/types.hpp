@@ -63,6 +63,7 @@ struct Quantiser {
     double inverse = 0;          // what the encoder multiplies by; rounded 1 / step
     double bound = 0;            // absolute bound (pointwise: share of the magnitude)
     std::uint32_t seed = 0;      // dither
+    const std::int32_t* shifts = nullptr;  // dither: lent by a DitherTable while a call lasts
 };
 
 // Which neighbours predict a code. Codes are laid out as planes of `rows` rows of `columns`.

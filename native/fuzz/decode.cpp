@@ -23,6 +23,8 @@ void decode_streaming(const fuzz::Payload& p, const coding::Guarded& expected, s
     const DefaultFloatEnv float_env;
     const coding::Guarded target(expected.size(), 0xA5, offset);
     const std::size_t item = item_bytes(p.stream.quantiser.dtype), length = chunk_items(p.stream);
+    Quantiser quantiser = p.stream.quantiser;
+    const DitherTable shifts(quantiser);
     const std::uint8_t* in = p.bytes;
     for (std::size_t c = 0; c < p.sizes.size(); ++c) {
         const coding::Guarded chunk(in, p.sizes[c]);
@@ -31,8 +33,8 @@ void decode_streaming(const fuzz::Payload& p, const coding::Guarded& expected, s
         if (!work.reserve(p.stream, std::min(p.items, length), false)) return;
         const auto kernel =
             p.stream.codec == Codec::dense ? dense_kernels().decode : block_kernels().decode;
-        if (!kernel(p.stream.quantiser, p.stream.geometry, chunk.data(), chunk.size(), c * length,
-                    items, target.data() + c * length * item, true, work.scratch))
+        if (!kernel(quantiser, p.stream.geometry, chunk.data(), chunk.size(), c * length, items,
+                    target.data() + c * length * item, true, work.scratch))
             fail("refused only when streaming");
         in += p.sizes[c];
     }

@@ -22,18 +22,15 @@ inline void carry_over(std::int32_t* codes, std::uint64_t bad, std::size_t count
 
 template <Dtype D, Rule R>
 inline std::uint64_t quantise_block(const typename Lane<D>::Item* src, std::size_t index,
-                                    const Constants& c, I* q) {
+                                    const Constants& c, Shifts& shifts, I* q) {
     constexpr int vectors = static_cast<int>(kBlock) / kLanes;
     std::uint64_t bad = 0;
     M any{};
     M good[vectors];
     for (int i = 0; i < vectors; ++i) {
-        I at{};
-        if constexpr (R == Rule::dither)
-            at = i_add(
-                i_iota(),
-                i_set(static_cast<std::int32_t>(static_cast<std::uint32_t>(index + kLanes * i))));
-        q[i] = quantise<D, R>(Lane<D>::load(src + kLanes * i), at, c, good[i]);
+        F dither = c.half;
+        if constexpr (R == Rule::dither) dither = shifts.at(index + kLanes * i);
+        q[i] = quantise<D, R>(Lane<D>::load(src + kLanes * i), dither, c, good[i]);
         any = m_or(any, m_not(good[i]));
     }
     if (__builtin_expect(m_bits(any) != 0, 0)) {
@@ -49,6 +46,7 @@ inline void codes_of_floats(const Quantiser& quantiser, const void* source, std:
                             std::int32_t* codes, Failures& failed) {
     using Item = typename Lane<D>::Item;
     const Constants c = constants_of(quantiser);
+    Shifts shifts(quantiser);
     const auto* src = static_cast<const Item*>(source);
     for (std::size_t at = 0; at < n; at += kBlock) {
         const std::size_t count = n - at < kBlock ? n - at : kBlock;
@@ -59,7 +57,7 @@ inline void codes_of_floats(const Quantiser& quantiser, const void* source, std:
             items = tail;
         }
         I q[kBlock / kLanes];
-        const std::uint64_t bad = quantise_block<D, R>(items, first + at, c, q);
+        const std::uint64_t bad = quantise_block<D, R>(items, first + at, c, shifts, q);
         std::int32_t* out = codes + at;  // the buffer holds whole blocks
         for (std::size_t i = 0; i < kBlock / kLanes; ++i) i_store(out + kLanes * i, q[i]);
         if (bad != 0)
@@ -74,25 +72,25 @@ inline void floats_of_codes(const Quantiser& quantiser, const std::int32_t* code
                             std::size_t first, std::size_t n, bool stream, void* target) {
     using Item = typename Lane<D>::Item;
     const Constants c = constants_of(quantiser);
+    Shifts shifts(quantiser);
+    const auto dither = [&](std::size_t index) {
+        return R == Rule::dither ? shifts.at(index) : c.half;
+    };
     auto* dst = static_cast<Item*>(target);
     std::size_t at = 0;
     if constexpr (D == Dtype::f32 && R != Rule::dither) {
         if (stream && reinterpret_cast<std::uintptr_t>(target) % 64 == 0)
             for (; at + kLanes <= n; at += kLanes)
-                f_stream(dst + at, reconstruct<D, R>(i_load(codes + at), i_set(0), c));
+                f_stream(dst + at, reconstruct<D, R>(i_load(codes + at), c.half, c));
     }
     for (; at + kLanes <= n; at += kLanes) {
-        const I index = i_add(
-            i_iota(), i_set(static_cast<std::int32_t>(static_cast<std::uint32_t>(first + at))));
-        Lane<D>::store(dst + at, reconstruct<D, R>(i_load(codes + at), index, c));
+        Lane<D>::store(dst + at, reconstruct<D, R>(i_load(codes + at), dither(first + at), c));
     }
     if (at < n) {
         std::int32_t in[kLanes] = {};
         Item out[kLanes];
         for (std::size_t i = at; i < n; ++i) in[i - at] = codes[i];
-        const I index = i_add(
-            i_iota(), i_set(static_cast<std::int32_t>(static_cast<std::uint32_t>(first + at))));
-        Lane<D>::store(out, reconstruct<D, R>(i_load(in), index, c));
+        Lane<D>::store(out, reconstruct<D, R>(i_load(in), dither(first + at), c));
         for (std::size_t i = at; i < n; ++i) dst[i] = out[i - at];
     }
 }

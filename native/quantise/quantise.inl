@@ -6,8 +6,38 @@
 
 struct Constants {
     F step, inverse, bound, limit, half;
-    I divisor, sign_bit, one, minus_one, zero, seed;
+    I divisor, sign_bit, one, minus_one, zero;
     bool negative_zero;
+};
+
+// The dither of consecutive items.
+class Shifts {
+  public:
+    explicit Shifts(const Quantiser& q) : table_(q.shifts), seed_(q.seed) {}
+
+    F at(std::size_t position) {
+        const auto index = static_cast<std::uint32_t>(position);
+        const std::uint32_t place = index % dither_page;
+        if (index / dither_page != page_) {
+            page_ = index / dither_page;
+            base_ = i_set(static_cast<std::int32_t>(dither_base(page_, seed_)));
+        }
+        if (__builtin_expect(place + kLanes > dither_page, 0)) return across_pages(index);
+        return f_sub(f_of_bits(i_xor(i_load(table_ + place), base_)), f_set(1.5f));
+    }
+
+  private:
+    F across_pages(std::uint32_t index) const {
+        std::int32_t bits[kLanes];
+        for (std::uint32_t i = 0; i < kLanes; ++i)
+            bits[i] = table_[(index + i) % dither_page] ^
+                      static_cast<std::int32_t>(dither_base((index + i) / dither_page, seed_));
+        return f_sub(f_of_bits(i_load(bits)), f_set(1.5f));
+    }
+
+    const std::int32_t* table_;
+    std::uint32_t seed_, page_ = ~0u;
+    I base_{};
 };
 
 inline Constants constants_of(const Quantiser& q) {
@@ -22,7 +52,6 @@ inline Constants constants_of(const Quantiser& q) {
     c.one = i_set(1);
     c.minus_one = i_set(-1);
     c.zero = i_set(0);
-    c.seed = i_set(static_cast<std::int32_t>(q.seed));
     c.negative_zero = q.negative_zero;
     return c;
 }
@@ -57,27 +86,14 @@ struct Lane<Dtype::bf16> {
     static F round(F v) { return f_of_bits(i_shl<16>(rounded(v))); }
 };
 
-// Counter-based uniform numbers in [-1/2, 1/2): a two-round multiply-xorshift of seed and index.
-inline F dither_of(I index, I seed) {
-    I h = i_xor(i_mul(index, i_set(static_cast<std::int32_t>(0x9E3779B1u))), seed);
-    h = i_xor(h, i_shr<16>(h));
-    h = i_mul(h, i_set(static_cast<std::int32_t>(0x7FEB352Du)));
-    h = i_xor(h, i_shr<15>(h));
-    h = i_mul(h, i_set(static_cast<std::int32_t>(0x846CA68Bu)));
-    h = i_xor(h, i_shr<16>(h));
-    return f_sub(f_mul(f_of_i(i_shr<8>(h)), f_set(5.9604644775390625e-8f)), f_set(0.5f));
-}
-
 inline double dither_double(std::uint32_t index, std::uint32_t seed) {
-    std::uint32_t h = (index * 0x9E3779B1u) ^ seed;
-    h = (h ^ (h >> 16)) * 0x7FEB352Du;
-    h = (h ^ (h >> 15)) * 0x846CA68Bu;
-    h ^= h >> 16;
-    return static_cast<double>(h >> 8) * 0x1p-24 - 0.5;
+    const std::uint32_t u =
+        dither_entry(index % dither_page, seed) ^ dither_base(index / dither_page, seed);
+    return static_cast<double>(u) * 0x1p-23 - 0.5;
 }
 
 template <Dtype D, Rule R>
-inline F reconstruct(I code, I index, const Constants& c) {
+inline F reconstruct(I code, F dither, const Constants& c) {
     using L = Lane<D>;
     if constexpr (R == Rule::exact) {
         // The sortable map: negative patterns in reverse order below zero. An involution.
@@ -101,7 +117,7 @@ inline F reconstruct(I code, I index, const Constants& c) {
         } else {
             I k = i_sub(code, i_select(below, c.zero, c.one));
             if (c.negative_zero) k = i_select(below, i_add(code, c.one), k);
-            const F shift = R == Rule::signs ? c.half : dither_of(index, c.seed);
+            const F shift = R == Rule::signs ? c.half : dither;
             v = f_mul(f_add(f_of_i(k), shift), c.step);
             v = f_select(is_zero, f_of_bits(c.zero), v);
         }
@@ -112,7 +128,7 @@ inline F reconstruct(I code, I index, const Constants& c) {
 
 // The code of each lane and, in `good`, the lanes whose reconstruction keeps the bound.
 template <Dtype D, Rule R>
-inline I quantise(F x, I index, const Constants& c, M& good) {
+inline I quantise(F x, F dither, const Constants& c, M& good) {
     using L = Lane<D>;
     const I bits = f_bits(x);
     if constexpr (R == Rule::exact) {
@@ -154,7 +170,7 @@ inline I quantise(F x, I index, const Constants& c, M& good) {
                 shift = c.half;
                 moved = t;
             } else {
-                shift = dither_of(index, c.seed);
+                shift = dither;
                 moved = f_add(t, f_sub(c.half, shift));
             }
             const I k = i_of_f(f_floor(moved));

@@ -190,7 +190,8 @@ TEST(writing_around_the_caches_changes_nothing) {
 // Scratch memory whose parts are allocations of their own, each of the size that it promises.
 TEST(kernels_stay_inside_their_scratch_memory) {
     std::uint64_t seed = 0;
-    for (const Quantiser& q : streams::all_quantisers(0.01)) {
+    for (Quantiser q : streams::all_quantisers(0.01)) {
+        const DitherTable shifts(q);
         for (int method = 0; method < 4 + streams::models; ++method) {
             const std::size_t items = small_sizes[++seed % 6 + 1];
             const Shape shape = shapes[seed % 5];

@@ -103,14 +103,19 @@ def test_pointwise_counts_on_the_pattern_of_doubles() -> None:
     assert stands.tolist() == [True, True, False, False, True]
 
 
+def mix(h: int) -> int:
+    h = (h ^ h >> 16) * 0x7FEB352D % 2**32
+    h = (h ^ h >> 15) * 0x846CA68B % 2**32
+    return h ^ h >> 16
+
+
 def test_dither_is_the_hash_of_the_page() -> None:
     recipe = lossy_recipe(Rule.DITHER, Dtype.F32, 0.1, seed=0xDEADBEEF)
-    for index in (0, 1, 2**32 - 1, 2**32 + 1):
-        h = index % 2**32 * 0x9E3779B1 % 2**32 ^ 0xDEADBEEF
-        h = (h ^ h >> 16) * 0x7FEB352D % 2**32
-        h = (h ^ h >> 15) * 0x846CA68B % 2**32
-        h ^= h >> 16
-        expected = (h >> 8) * 2.0**-24 - 0.5
+    for index in (0, 1, 1023, 1024, 5000, 2**32 - 1, 2**32 + 1):
+        page, place = divmod(index % 2**32, 1024)
+        t = mix(place * 0x9E3779B1 % 2**32 ^ 0xDEADBEEF)
+        r = mix(page * 0x85EBCA6B % 2**32 ^ (0xDEADBEEF + 0xC2B2AE35) % 2**32)
+        expected = (t >> 9 ^ r >> 9) * 2.0**-23 - 0.5
         assert dither(recipe, index, 1).tolist() == [expected]
         assert dither(replace(recipe, dtype=Dtype.F64), index, 1).tolist() == [expected]
         # k = floor(t + 1/2 - u): a value at its bin's u is reconstructed as itself.

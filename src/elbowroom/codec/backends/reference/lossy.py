@@ -21,12 +21,18 @@ _LARGEST = 2.0**30
 def dither(recipe: Recipe, first: int, count: int) -> NDArray[Any]:
     """The known random shifts in [-1/2, 1/2) of the items from `first` on."""
     index = (np.arange(count, dtype=np.uint64) + np.uint64(first)).astype(np.uint32)
-    h = (index * np.uint32(0x9E3779B1)) ^ np.uint32(recipe.seed)
+    place, page = index % np.uint32(1024), index // np.uint32(1024)
+    other = np.uint32((recipe.seed + 0xC2B2AE35) % 2**32)
+    t = _mix((place * np.uint32(0x9E3779B1)) ^ np.uint32(recipe.seed))
+    r = _mix((page * np.uint32(0x85EBCA6B)) ^ other)
+    real = real_type(recipe.dtype)
+    return ((t ^ r) >> np.uint32(9)).astype(real) * real(2.0**-23) - real(0.5)
+
+
+def _mix(h: NDArray[np.uint32]) -> NDArray[np.uint32]:
     h = (h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D)
     h = (h ^ (h >> np.uint32(15))) * np.uint32(0x846CA68B)
-    h = h ^ (h >> np.uint32(16))
-    real = real_type(recipe.dtype)
-    return (h >> np.uint32(8)).astype(real) * real(2.0**-24) - real(0.5)
+    return h ^ (h >> np.uint32(16))
 
 
 def _shift(recipe: Recipe, first: int, count: int) -> NDArray[Any]:
