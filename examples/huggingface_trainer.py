@@ -44,8 +44,8 @@ def train(text: Path, steps: int, tolerance: float | None, *, use_callback: bool
         n_head=4,
         bos_token_id=None,
         eos_token_id=None,
-        loss_type="ForCausalLM",
     )
+    config.loss_type = "ForCausalLM"
     model = GPT2LMHeadModel(config)
     arguments = TrainingArguments(
         "runs/huggingface",

@@ -40,7 +40,13 @@ def test_import_alone_does_not_import_torch() -> None:
 
 
 def test_parts_are_reached_through_the_package() -> None:
-    done = run("import elbowroom as er\nassert er.codec.bound.Mode.LOSSLESS == 0\n")
+    done = run(
+        "import elbowroom as er, sys\n"
+        "assert er.codec.bound.Mode.LOSSLESS == 0\n"
+        "assert 'elbowroom.integrations' not in sys.modules\n"
+        "assert er.integrations.trackers.PREFIX == 'activations/'\n"
+        "assert not {'tensorboard', 'wandb', 'mlflow', 'transformers'} & set(sys.modules)\n"
+    )
     assert done.returncode == 0, done.stderr
 
 

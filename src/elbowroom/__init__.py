@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        if name in _PARTS.values():
+        if name in _PARTS.values() or name == "integrations":
             return import_module(f"elbowroom.{name}")
         if name not in _PARTS:
             raise AttributeError(f"module 'elbowroom' has no attribute {name!r}")

@@ -165,10 +165,10 @@ def test_what_cannot_be_run_is_said_in_one_sentence(
     assert len(ending.err.splitlines()) == 1
 
 
-LARGE = """
-import sys
-import torch
-from torch import nn
+LARGE = Path(__file__).parents[2] / "examples" / "large_batch.py"
+
+MEASURED = """
+import runpy, sys, torch
 
 
 def status(field):
@@ -177,52 +177,41 @@ def status(field):
             return int(line.split()[1]) * 1024
 
 
-torch.manual_seed(0)
-blocks = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(16)]
-model = nn.Sequential(*blocks, nn.Linear(64, 10))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-x = torch.randn(49152, 64)
-y = x[:, :10].argmax(1)
-print("before", status("VmSize"), status("VmRSS"), flush=True)
-for _ in range(int(sys.argv[1])):
-    loss = nn.functional.cross_entropy(model(x), y)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    print("peak", status("VmPeak"), status("VmHWM"), flush=True)
-print("loss", float(loss))
+print(status("VmSize"), status("VmRSS"))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+print(status("VmPeak"))
 """
 
 
 def test_out_of_memory_alone_and_not_with_a_budget(tmp_path: Path) -> None:
     """Under a limit of the system, set from what the plain script was seen to take."""
-    (tmp_path / "large.py").write_text(LARGE)
 
     def limited(limit_bytes: int, *words: object) -> subprocess.CompletedProcess[str]:
         shell = 'ulimit -v "$0" && exec "$@"'
         return run(tmp_path, "sh", "-c", shell, limit_bytes // 1024, *words)
 
-    free = run(tmp_path, sys.executable, "large.py", 3)
+    free = run(tmp_path, sys.executable, "-c", MEASURED, LARGE, 3)
     assert free.returncode == 0, free.stderr
-    before, first = ([int(n) for n in line.split()[1:]] for line in free.stdout.splitlines()[:2])
-    needed = first[0] - before[0]
-    limit_bytes = before[0] + int(0.78 * needed)
-    alone = limited(limit_bytes, sys.executable, "large.py", 1)
+    first, *losses, last = free.stdout.splitlines()
+    before, resident = map(int, first.split())
+    needed = int(last) - before
+    limit_bytes = before + int(0.7 * needed)
+    alone = limited(limit_bytes, sys.executable, LARGE, 3)
     assert alone.returncode == 1
     assert "memory" in alone.stderr.splitlines()[-1]
-    budget = before[1] + int(0.42 * needed)
-    words = ["--memory", budget, "--ledger", "ledger.json", "large.py", 3]
+    budget = resident + int(0.4 * needed)
+    words = ["--memory", budget, "--ledger", "ledger.json", LARGE, 3]
     ours = limited(limit_bytes, *RUN, *words)
     assert ours.returncode == 0, ours.stderr
-    losses = [float(done.stdout.split()[-1]) for done in (free, ours)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    for plain, mine in zip(losses, ours.stdout.splitlines(), strict=True):
+        assert float(mine.split()[-1]) == pytest.approx(float(plain.split()[-1]), rel=1e-3)
     (module,) = json.loads((tmp_path / "ledger.json").read_text())["modules"]
     assert 0 < module["peak_bytes"] <= budget
 
 
 def test_a_budget_out_of_reach_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "large.py").write_text(LARGE)
-    ours = run(tmp_path, *RUN, "--memory", "50 MB", "large.py", 1)
+    ours = run(tmp_path, *RUN, "--memory", "50 MB", LARGE, 1)
     assert ours.returncode == 2
     assert ours.stderr.startswith("elbowroom: the process holds ")
     assert "Traceback" not in ours.stderr
