@@ -147,6 +147,7 @@ def test_an_interrupt_ends_the_process_as_an_interrupt(scripts: Path) -> None:
         (["."], "is a folder"),
         (["python", "x.py"], "'python' is not needed"),
         (["srun", "x.py"], "'srun' starts processes, and comes first"),
+        (["accelerate", "launch", "x.py"], "'accelerate launch ... -m elbowroom run script.py'"),
         (["--memory", "much", "x.py"], "memory must be a size"),
         (["--tolerance", "2", "x.py"], "--tolerance must be a share from 0 (exact) to 1, got 2"),
         (["--ledger", "no/where.json", "x.py"], "--ledger must name a file in a folder"),

@@ -161,9 +161,10 @@ def _without_us(trace: TracebackType | None, main: ModuleType) -> TracebackType 
 def _say_missing(script: str) -> str:
     if script in {"python", "python3"}:
         return f"{script!r} is not needed here: write 'elbowroom run script.py'"
-    if script in {"srun", "mpirun", "mpiexec", "accelerate", "deepspeed"}:
+    if script in {"srun", "mpirun", "mpiexec", "accelerate"}:
+        launch = "accelerate launch ... -m" if script == "accelerate" else f"{script} ..."
         return (
-            f"{script!r} starts processes, and comes first: write '{script} ... elbowroom run "
+            f"{script!r} starts processes, and comes first: write '{launch} elbowroom run "
             "script.py'"
         )
     if Path(script).is_dir():

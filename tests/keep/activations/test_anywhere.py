@@ -280,6 +280,14 @@ def test_transforms_and_traces_are_left_alone(watch: Watch) -> None:
     assert rooms.accounts == []
 
 
+def test_lazy_parameters_get_their_shapes_first(watch: Watch) -> None:
+    rooms = watch()
+    model = nn.Sequential(nn.LazyLinear(256), nn.GELU(), nn.LazyLinear(10))
+    for _ in range(3):
+        model(torch.randn(128, 64)).sum().backward()
+    assert [account.passes for account in rooms.accounts] == [2]
+
+
 def test_of_several_the_largest_has_to_meet_the_budget(watch: Watch) -> None:
     torch.manual_seed(0)
     rooms = watch(memory="100 GB")

@@ -24,12 +24,13 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.ledger import Ledger, say_bytes
 from elbowroom.keep.activations.passes import Pass, top_hooks
 from elbowroom.keep.activations.policy import BOLD
-from elbowroom.keep.activations.room import Activations
+from elbowroom.keep.activations.room import Activations, _is_due
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.watch import tables_unchanged
 from elbowroom.sizes import parse_bytes
@@ -85,7 +86,8 @@ class Account:
             tally = self.recent.popleft()
             self.encode_s += tally.encode_s
             self.decode_s += tally.decode_s
-        if not self.has_failed:
+        # Making a ledger takes its time; older ones are for passes that fail.
+        if not self.has_failed and (keep == 0 or _is_due(self.passes, 64)):
             self.ledger = self.room.ledger
         if self.room._budget is not None:
             self.peak_bytes = max(self.peak_bytes, self.room._budget.peak_bytes)
@@ -234,6 +236,9 @@ class Anywhere:
     # Rooms.
 
     def _open(self, module: nn.Module, known: _Known) -> Account | None:
+        if any(is_lazy(parameter) for parameter in module.parameters()):
+            # Its first call gives them their shapes, the next one trains them.
+            return None
         reason = _reason_to_pass_over(module)
         if reason is not None:
             known.is_passed_over = True
