@@ -156,7 +156,7 @@ def test_a_folder_of_something_else_is_left_alone(command: Command, tmp_path: Pa
 
 @linux
 def test_what_plain_training_cannot_do_under_a_limit(tmp_path: Path) -> None:
-    usual = {"steps": 1, "batch": 6}
+    usual: dict[str, Any] = {"steps": 1, "batch": 6}
     plain = Settings(name="plain", label="plain", **usual)
     ending, free = run_alone(tmp_path / "free", plain)
     assert ending.code == 0 and free is not None and free.memory is not None

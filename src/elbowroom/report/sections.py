@@ -28,8 +28,8 @@ def make_sections(run: Run, figures: Figures) -> str:
     parts = [
         _header(run),
         _cards(run),
-        _comparison(run),
         _memory(run, figures),
+        _comparison(run),
         _attempts(run),
         _curves(figures),
         _errors(run, figures),
