@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from elbowroom.errors import BudgetUnreachable
-from elbowroom.keep.activations.gauge import Gauge, gauge_of, return_freed_memory
+from elbowroom.keep.activations.gauge import Gauge, device_of, gauge_of, return_freed_memory
 from elbowroom.keep.activations.ledger import say_bytes
 from elbowroom.keep.activations.recompute import candidates
 from elbowroom.keep.activations.sites import Site
@@ -142,8 +141,8 @@ class Budget:
     """Watches the peak from pass to pass, and arranges what is held so that it stays below."""
 
     def __init__(self, model: nn.Module, limit_bytes: int, report: Callable[[str], None]) -> None:
-        device = next((p.device for p in model.parameters()), None)
-        self._gauge: Gauge = gauge_of(device or torch.device("cpu"))
+        device = device_of(model)
+        self._gauge: Gauge = gauge_of(device)
         self._modules = candidates(model)
         self._limit = limit_bytes
         self._report = report
@@ -152,7 +151,7 @@ class Budget:
         self._growth = 1.1  # bytes of peak for a byte that is held: heaps have holes
         self.arrangement: Arrangement | None = None
         self.peak_bytes = 0
-        if device is None or device.type != "cuda":
+        if device.type != "cuda":
             return_freed_memory(at_once=True)
         if self._gauge.now() > limit_bytes:
             raise BudgetUnreachable(

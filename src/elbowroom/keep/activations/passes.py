@@ -246,7 +246,7 @@ class Pass:
         start = time.perf_counter()
         with torch.no_grad():
             entry.payload = self._choose(entry, tensor)
-        if isinstance(entry.payload, Coded | Banded):
+        if isinstance(entry.payload, Coded | Banded) and entry.bound == 0:
             entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
             entry.keep_as_it_is(owned=True)

@@ -8,6 +8,7 @@ from elbowroom.codec import Blob, Bound, encode
 from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.needs import class_of, largest_bound
 from elbowroom.keep.activations.payloads import Coded, dense_form, take_sample
+from elbowroom.keep.activations.sites import Site
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
@@ -17,14 +18,28 @@ _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64
 CAREFUL = 1 / 64
 BOLD = 1 / 8
 
+# Bytes saved for each that is held, from which on the faster codec is taken in more places.
+ENOUGH = 20.0
+
+# A choice of codec holds while the bound stays within this factor.
+_SAME = 0.8
+
 
 class Policy:
     """Bounds of sites, and the encoding itself."""
 
     def __init__(
-        self, *, is_exact: bool, is_local: bool, seed: int, first: float = CAREFUL
+        self,
+        *,
+        is_exact: bool,
+        is_local: bool,
+        seed: int,
+        first: float = CAREFUL,
+        worth: float = 1.5,
     ) -> None:
+        """The codec dense takes twice the time of block: `worth` is how many times it saves."""
         self.first = first
+        self.worth = self.least_worth = worth
         self.is_exact = is_exact
         self.is_local = is_local
         self.seed = seed
@@ -50,11 +65,30 @@ class Policy:
         bound = min(bound, largest_bound(entry.uses))
         if not bound > 0 or bound == float("inf"):
             return None
-        blob = encode(
-            dense, Bound.absolute(bound), dither=self._seed_of(site.number), like=site.like
-        )
         entry.bound = bound
-        return Coded(blob, layout)
+        return Coded(self._encode(site, dense, bound), layout)
+
+    def _encode(self, site: Site, dense: Tensor, bound: float) -> Blob:
+        within, dither = Bound.absolute(bound), self._seed_of(site.number)
+        if not _SAME < bound * site.choice < 1 / _SAME:
+            # Both ways once; which one is taken may change from pass to pass.
+            small = encode(dense, within, dither=dither, codec="dense")
+            fast = encode(dense, within, dither=dither, codec="block")
+            site.choice, site.gain = 1 / bound, fast.nbytes / small.nbytes
+            site.likes = (husk(fast), husk(small))
+            return small if site.gain > self.worth else fast
+        is_small = site.gain > self.worth
+        blob = encode(dense, within, dither=dither, like=site.likes[is_small])
+        fast, small = site.likes
+        site.likes = (fast, husk(blob)) if is_small else (husk(blob), small)
+        return blob
+
+    def adapt(self, ratio: float) -> None:
+        """Once little is held, time is worth more than bytes."""
+        if ratio > 1.1 * ENOUGH:
+            self.worth = min(4.0, self.worth * 1.05)
+        elif ratio < ENOUGH:
+            self.worth = max(self.least_worth, self.worth / 1.05)
 
     def _seed_of(self, site: int) -> int:
         # Knuth's multiplicative hash of step and site: streams that do not repeat.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from elbowroom.errors import InvalidArgument
 from elbowroom.keep.activations.budget import Budget
+from elbowroom.keep.activations.gauge import device_of, keep_freed_memory, return_freed_memory
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.moments import Moments
@@ -93,6 +94,7 @@ class Activations:
             is_local=self._rule is not Rule.VARIANCE,
             seed=seed,
             first=CAREFUL if memory is None else BOLD,
+            worth=1.5 if memory is None else 1.1,
         )
         self._sites = Sites()
         self._names = Names(model)
@@ -106,6 +108,7 @@ class Activations:
         self._meter: Meter | None = None
         self._measuring = False
         self._is_closed = False
+        self._keeps_memory = False
         self._installed: list[Any] = []
         self._local = threading.local()
         self._seconds: dict[str, float] = {}
@@ -206,6 +209,8 @@ class Activations:
         self._watched = {}
         if self._meter is not None:
             self._meter.disarm()
+        if self._keeps_memory:
+            return_freed_memory(at_once=False)
 
     def _frames(self) -> list[ExitStack]:
         if not hasattr(self._local, "frames"):
@@ -219,6 +224,11 @@ class Activations:
         if not self._measuring:
             if self._budget is not None:
                 self._arrange(self._budget)
+            elif self._step == 0 and device_of(self.model).type == "cpu":
+                keep_freed_memory()
+                self._keeps_memory = True
+            elif self._step > 0:
+                self._policy.adapt(self._tally.ratio)
             self._step += 1
             if self._meter is not None:
                 self._meter.disarm()

@@ -33,7 +33,14 @@ class Site:
     """Left as it is: the budget has room for it."""
 
     like: Blob | None = None
-    """Choices of the codec for the last tensor, without its payload."""
+    """Choices of the codec for the last exact tensor, without its payload."""
+
+    likes: tuple[Blob | None, Blob | None] = (None, None)
+    """The same of values: of the fast codec and of the small one."""
+
+    choice: float = 0.0
+    gain: float = 0.0
+    """Inverse of the bound for which they were made, and how much smaller the small one was."""
 
     sample: Tensor | None = None
     """Some values of the last refresh."""

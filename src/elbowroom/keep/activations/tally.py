@@ -35,6 +35,12 @@ class Tally:
         spent = self._restored_s
         return tuple(replace(r, decode_s=spent.get(i, 0.0)) for i, r in enumerate(self._rows))
 
+    @property
+    def ratio(self) -> float:
+        """Bytes saved for each that is held."""
+        saved = sum(row.saved_bytes for row in self._rows)
+        return saved / max(1, sum(row.kept_bytes for row in self._rows))
+
     def add(self, entry: "Entry") -> None:
         """A tensor is saved for the first time."""
         self._entries.append(weakref.ref(entry))
