@@ -71,8 +71,6 @@ def train(folder: Path, settings: Settings) -> int:
     from elbowroom.science.training import fit, seeded
 
     torch.set_num_threads(1)
-    # Both alike, and from the first block on: a heap with holes would hide what is in use.
-    return_freed_memory(at_once=True)
     recipe = make_recipe(settings)
     task = recipe.make_task()
     with seeded(settings.seed):
@@ -259,7 +257,7 @@ def _facts(settings: Settings, network: "nn.Module") -> dict[str, object]:
         "seed": settings.seed,
         "threads": 1,
         "tolerance": "plain" if settings.tolerance is None else settings.tolerance,
-        "allocator": "freed blocks go back to the system at once",
+        "allocator": "freed blocks of 1 MiB and more go back to the system at once",
     }
 
 

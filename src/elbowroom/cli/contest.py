@@ -19,6 +19,16 @@ from elbowroom.report.reading import read_run
 GLANCE_S = 0.25
 PATIENCE_S = 20.0
 
+# One thread each: they share the machine evenly, and results do not depend on its size. Freed
+# blocks from 1 MiB on go back to the system at once, since holes in a heap hide what is in use.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "ELBOWROOM_THREADS": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(2 << 20),
+}
+
 Look = Callable[[Run], None]
 
 
@@ -42,11 +52,9 @@ class Ending:
 @contextmanager
 def started(folder: Path, settings: Settings) -> Iterator[subprocess.Popen[str]]:
     """Start a contender, and see to it that it has ended in the end."""
-    # One thread each: they share the machine evenly, and results do not depend on its size.
-    single = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "ELBOWROOM_THREADS")}
     process = subprocess.Popen(
         [sys.executable, "-m", "elbowroom.cli.contender", str(folder), settings.to_json()],
-        env={**os.environ, **single},
+        env={**os.environ, **ENVIRONMENT},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
