@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.derive import Derived, derive
 from elbowroom.keep.activations.entries import Entry, Identity, Record, Use, identity_of
@@ -130,6 +131,7 @@ class Pass:
 
     # On the way in.
 
+    @opaque
     def pack(self, tensor: Tensor) -> Entry:
         """Autograd's hook for a tensor that an operation saves."""
         with torch._C.DisableTorchFunction():
@@ -312,6 +314,7 @@ class Pass:
 
     # On the way out.
 
+    @opaque
     def unpack(self, entry: Entry) -> Tensor:
         """Autograd's hook for a tensor that backward wants."""
         probed = getattr(self._local, "probed", None)
@@ -335,7 +338,6 @@ class Pass:
                 tensor = tensor.abs()
         self.tally.restore(entry, time.perf_counter() - start)
         return tensor
-
 
     def _keep_warm(self, entry: Entry, tensor: Tensor) -> None:
         """Hold on to what was decoded while its next reader is likely to be near."""

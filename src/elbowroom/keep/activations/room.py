@@ -13,8 +13,10 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
-from elbowroom.errors import InvalidArgument
+from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.budget import Budget
+from elbowroom.keep.activations.checks import check, check_optimizer
+from elbowroom.keep.activations.compiled import Regions
 from elbowroom.keep.activations.gauge import device_of, keep_freed_memory, return_freed_memory
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.meter import Meter
@@ -82,8 +84,8 @@ class Activations:
         meter: int = 400,
         seed: int = 0,
     ) -> None:
-        _check(model, tolerance, rule, refresh, meter, seed)
-        _check_optimizer(optimizer)
+        check(model, tolerance, rule, refresh, meter, seed)
+        check_optimizer(optimizer)
         self.model = model
         self.tolerance = float(tolerance)
         self._refresh = refresh
@@ -112,6 +114,7 @@ class Activations:
         self._installed: list[Any] = []
         self._local = threading.local()
         self._seconds: dict[str, float] = {}
+        self._has_compiled = False
         self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
 
     @property
@@ -137,11 +140,13 @@ class Activations:
         """Of the last pass: seconds (perf_counter), name, bytes saved plainly, bytes held."""
         return tuple(self._tally.moments)
 
+    @opaque
     def __enter__(self) -> "Activations":
         frames = self._frames()
         frames.append(ExitStack() if frames or _is_recomputed() else self._open())
         return self
 
+    @opaque
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -182,6 +187,7 @@ class Activations:
             handle.remove()
         self._installed = []
 
+    @opaque
     def _enter_forward(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         frames = self._frames()
         if self._measuring or frames or _is_recomputed():
@@ -196,6 +202,7 @@ class Activations:
             args, functools.partial(_abandon, frames, frames[0], get_ident())
         ), kwargs
 
+    @opaque
     def _exit_forward(self) -> None:
         if self._frames():
             self.__exit__(None, None, None)
@@ -275,8 +282,18 @@ class Activations:
         stack.callback(modules.remove)
         modules.install()
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(now.pack, now.unpack))
-        stack.enter_context(Functions(now, modules))
+        functions = stack.enter_context(Functions(now, modules))
+        regions = Regions(now, modules, functions, self._policy, self._note_compiled)
+        stack.enter_context(regions.patched(self.model))
+        stack.callback(regions.close)
         return stack
+
+    def _note_compiled(self) -> None:
+        """The meter would make torch compile the model for parts of batches too."""
+        if not self._has_compiled:
+            self._has_compiled = True
+            self._meter_every = 0
+            self._tell("compiled parts are encoded within tight bounds, and the meter is off")
 
     def _watch_parameters(self) -> None:
         for parameter in self.model.parameters():
@@ -360,33 +377,3 @@ def _is_recomputed() -> bool:
     """Inside a checkpointed region: its own hooks drop everything, ours would keep it."""
     hooks = top_hooks()
     return hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint"
-
-
-def _check(model: Any, tolerance: Any, rule: Any, refresh: Any, meter: Any, seed: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise InvalidArgument(
-            f"model must be a torch.nn.Module, got {type(model).__name__}: pass the module whose "
-            "forward is to be compressed"
-        )
-    number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
-    if not number or not 0 <= tolerance <= 1:
-        raise InvalidArgument(
-            f"tolerance must be a share from 0 (exact) to 1, got {tolerance!r}: 0.1 is a good start"
-        )
-    names = [known.value for known in Rule]
-    if rule not in names:
-        raise InvalidArgument(f"rule must be one of {', '.join(names)}, got {rule!r}: leave it out")
-    for name, value, least in (("refresh", refresh, 1), ("meter", meter, 0), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidArgument(
-                f"{name} must be a whole number of at least {least}, got {value!r}: leave it out"
-            )
-
-
-def _check_optimizer(optimizer: Any) -> None:
-    if optimizer is None or (hasattr(optimizer, "state") and hasattr(optimizer, "param_groups")):
-        return
-    raise InvalidArgument(
-        f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}: pass the one "
-        "that steps the model's parameters, or leave it out"
-    )

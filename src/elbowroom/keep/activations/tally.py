@@ -24,6 +24,7 @@ class Tally:
         self.encode_s = 0.0
         self.decode_s = 0.0
         self._rows: list[Row] = []
+        self._compiled_bytes = 0
         self._restored_s: dict[int, float] = {}
         self._entries: list[weakref.ref[Entry]] = []
         self.moments: list[tuple[float, str, int, int]] = []
@@ -64,6 +65,14 @@ class Tally:
             site.encode_s = entry.encode_s
         elif entry.payload.method == "keep" and not site.is_kept:
             site.plain_bytes = site.coded_bytes = entry.nbytes_plain
+
+    def hold(self, row: Row) -> None:
+        """A tensor is encoded by a compiled graph, which lets go of it by itself."""
+        self._rows.append(row)
+        self.encode_s += row.encode_s
+        self._compiled_bytes += row.kept_bytes
+        held_bytes = self.held_bytes + self._compiled_bytes
+        self.peak_bytes = max(self.peak_bytes, held_bytes + row.saved_bytes)
 
     def _release(self, name: str, nbytes_plain: int, nbytes: int) -> None:
         self.held_bytes -= nbytes

@@ -13,6 +13,7 @@ from torch.nn.modules.module import (
 )
 from torch.overrides import TorchFunctionMode
 
+from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.sites import Names
 from elbowroom.keep.activations.trees import tensors_in
@@ -26,6 +27,7 @@ class Functions(TorchFunctionMode):
         self._now = now
         self._modules = modules
 
+    @opaque
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         now = self._now
         if now.pending:
@@ -95,6 +97,9 @@ class Modules:
         self._stack: list[str] = []
         self._starts: list[float] = []
         self._handles: list[Any] = []
+        self.on_compiled: Callable[[nn.Module], None] | None = None
+        """Called before what torch.compile has made of a module runs."""
+
         self.seconds: dict[str, float] = {}
 
     @property
@@ -111,6 +116,14 @@ class Modules:
             register_module_forward_hook(self._leave, always_call=True),
         ]
 
+    def pause(self) -> None:
+        """Stop watching for a while."""
+        _take_off(self._handles)
+
+    def resume(self) -> None:
+        """Watch again."""
+        self.install()
+
     def remove(self) -> None:
         """Stop watching."""
         if getattr(_later, "on", False):
@@ -121,16 +134,22 @@ class Modules:
         del self._now
 
     # A hook that is taken off while hooks run may be called once more, and without the names.
+    @opaque
     def _enter_model(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if threading.get_ident() == self._thread and self._handles:
             self._now.untouched.add(tensors_in((args, kwargs)))
 
+    @opaque
     def _enter(self, module: nn.Module, args: Any) -> None:
         if threading.get_ident() != self._thread or not self._handles:
             return
         self._stack.append(self._names.of(module))
         self._starts.append(time.perf_counter())
+        # By name, since importing the class takes as long as torch itself.
+        if self.on_compiled is not None and type(module).__name__ == "OptimizedModule":
+            self.on_compiled(module)
 
+    @opaque
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         if threading.get_ident() == self._thread and self._stack:
             name = self._stack.pop()

@@ -1,0 +1,40 @@
+"""What a room may be asked for."""
+
+from typing import Any
+
+from torch import nn
+
+from elbowroom.errors import InvalidArgument
+from elbowroom.keep.activations.rules import Rule
+
+
+def check(model: Any, tolerance: Any, rule: Any, refresh: Any, meter: Any, seed: Any) -> None:
+    """All but the optimizer: one sentence for the first that is wrong."""
+    if not isinstance(model, nn.Module):
+        raise InvalidArgument(
+            f"model must be a torch.nn.Module, got {type(model).__name__}: pass the module whose "
+            "forward is to be compressed"
+        )
+    number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
+    if not number or not 0 <= tolerance <= 1:
+        raise InvalidArgument(
+            f"tolerance must be a share from 0 (exact) to 1, got {tolerance!r}: 0.1 is a good start"
+        )
+    names = [known.value for known in Rule]
+    if rule not in names:
+        raise InvalidArgument(f"rule must be one of {', '.join(names)}, got {rule!r}: leave it out")
+    for name, value, least in (("refresh", refresh, 1), ("meter", meter, 0), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidArgument(
+                f"{name} must be a whole number of at least {least}, got {value!r}: leave it out"
+            )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Anything with state and groups of parameters will do."""
+    if optimizer is None or (hasattr(optimizer, "state") and hasattr(optimizer, "param_groups")):
+        return
+    raise InvalidArgument(
+        f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}: pass the one "
+        "that steps the model's parameters, or leave it out"
+    )
