@@ -95,6 +95,8 @@ def test_wandb_has_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert summary["activations/ratio"] == pytest.approx(values["activations/ratio"])
     finally:
         active.finish()
+        # Only when its own process has ended is everything on the disk.
+        wandb.teardown()
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert file.read_bytes().count(b"activations/ratio") >= 3
 
