@@ -1,240 +1,138 @@
-"""Bytes, time and error of training steps: plain, compressed, checkpointed, and 4-bit groups.
+"""Bytes, time and peak memory of training steps: plain, compressed, checkpointed, in 2 and 4 bits.
 
-All contenders take turns on the same batches; the least time of each counts. Every one trains its
-own copy of the network, so that the compressed one sees gradients of its own making.
+Every contender trains its own copy of the network in a process of its own, so that its heap and
+its peak are its own. They take turns, a step each, on the same batches; only one runs at a time.
+The least time of each counts, and the largest peak.
 """
 
 import argparse
-import copy
 import json
-import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from activation_cases import CASES, Case
 
-import elbowroom as er
-from elbowroom.keep.activations.recompute import candidates, recomputed
-from elbowroom.science.climate.models import UNet
-from elbowroom.science.language.models import LSTM, gpt_mini
-from elbowroom.science.vision import resnet18, resnet50, vit_small
-
-GROUP = 256
-Data = Callable[[torch.Generator], tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A network and batches for it."""
-
-    name: str
-    network: nn.Module
-    draw: Data
+CONTENDERS = (
+    "plain",
+    "elbowroom",
+    "exact",
+    "checkpoint",
+    "4-bit groups",
+    "2-bit groups",
+    "comet",
+)
+# These learn their bounds in the first steps; looks at the gradients come at powers of two.
+LEARN = ("elbowroom", "comet")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """What was measured of one contender."""
+class Child:
+    """A contender at work."""
 
-    network: str
-    contender: str
-    saved_mb: float
-    kept_mb: float
-    ratio: float
-    seconds: float
-    times_plain: float
-    gradient_error: float
-
-
-def pictures(batch: int, size: int, classes: int = 1000) -> Data:
-    """Coloured noise around a pattern for each class."""
-
-    def draw(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        labels = torch.randint(0, classes, (batch,), generator=generator)
-        x = torch.randn(batch, 3, size // 4, size // 4, generator=generator)
-        x = functional.interpolate(x, size=(size, size), mode="bilinear")
-        return x + labels.view(-1, 1, 1, 1) / classes, labels
-
-    return draw
-
-
-def maps(batch: int, size: int) -> Data:
-    """Smooth fields and where they are high."""
-
-    def draw(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        x = torch.randn(batch, 3, size // 8, size // 8, generator=generator)
-        x = functional.interpolate(x, size=(size, size), mode="bilinear")
-        return x, (x[:, 0] > 1).long()
-
-    return draw
-
-
-def sentences(batch: int, length: int, symbols: int) -> Data:
-    """Random walks over symbols."""
-
-    def draw(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        steps = torch.randint(0, 7, (batch, length + 1), generator=generator)
-        x = steps.cumsum(1) % symbols
-        return x[:, :-1], x[:, 1:]
-
-    return draw
-
-
-def cases(names: list[str]) -> list[Case]:
-    """The networks of the benchmark."""
-    torch.manual_seed(0)
-    makers: dict[str, Callable[[], tuple[nn.Module, Data]]] = {
-        "resnet18": lambda: (resnet18(), pictures(8, 224)),
-        "resnet50": lambda: (resnet50(), pictures(4, 224)),
-        "unet": lambda: (UNet(channels=3, outputs=2), maps(4, 256)),
-        "vit_small": lambda: (vit_small(dropout=0.1), pictures(8, 224)),
-        "gpt_mini": lambda: (gpt_mini(), sentences(8, 256, 8192)),
-        "lstm": lambda: (LSTM(symbols=256, width=256), sentences(32, 128, 256)),
-    }
-    chosen = names or list(makers)
-    found: list[Case] = []
-    for name in chosen:
-        network, draw = makers[name]()
-        found.append(Case(name=name, network=network, draw=draw))
-    return found
-
-
-def loss_of(output: Any, target: Tensor) -> Tensor:
-    """Cross entropy over the axis of classes."""
-    output = output[0] if isinstance(output, tuple) else output
-    if output.dim() == 3 and output.shape[1] == target.shape[1]:
-        output = output.transpose(1, 2)
-    return functional.cross_entropy(output, target)
-
-
-class Groups:
-    """Four bits a value with a scale for each 256, as hooks of saved tensors do it."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self._parameters = {p.untyped_storage()._cdata for p in network.parameters()}
-        self.kept_bytes = 0
-
-    def pack(self, tensor: Tensor) -> Any:
-        """Quantise what is large, floating and not a parameter."""
-        small = tensor.numel() < 4096 or not tensor.is_floating_point()
-        if small or tensor.untyped_storage()._cdata in self._parameters:
-            return tensor
-        flat = functional.pad(tensor.reshape(-1), (0, -tensor.numel() % GROUP)).view(-1, GROUP)
-        low, high = flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)
-        scale = (high - low).clamp_min(1e-12) / 15
-        codes = ((flat - low) / scale + torch.rand_like(flat)).floor_().clamp_(0, 15)
-        codes = codes.to(torch.uint8)
-        packed = codes[:, ::2] | (codes[:, 1::2] << 4)
-        self.kept_bytes += packed.numel() + 4 * low.numel()
-        return packed, low, scale, tensor.shape
-
-    def unpack(self, packed: Any) -> Tensor:
-        """Undo it."""
-        if isinstance(packed, Tensor):
-            return packed
-        codes, low, scale, shape = packed
-        values = torch.stack((codes & 15, codes >> 4), 2).view(codes.shape[0], GROUP)
-        count = shape.numel()
-        return (values.to(low.dtype) * scale + low).view(-1)[:count].view(shape)
-
-
-def measure(case: Case, *, warm: int, rounds: int) -> list[Line]:
-    """All contenders in turns."""
-    contenders: dict[str, tuple[nn.Module, Any, Callable[[], AbstractContextManager[Any]]]] = {}
-
-    def add(name: str, make: Callable[[nn.Module], tuple[Any, Any]]) -> None:
-        network = copy.deepcopy(case.network)
-        state, context = make(network)
-        contenders[name] = (network, state, context)
-
-    def room(tolerance: float) -> Callable[[nn.Module], tuple[Any, Any]]:
-        def make(network: nn.Module) -> tuple[Any, Any]:
-            made = er.Activations(network, tolerance=tolerance, meter=0)
-            return made, lambda: made
-
-        return make
-
-    def groups(network: nn.Module) -> tuple[Any, Any]:
-        made = Groups(network)
-        return made, lambda: torch.autograd.graph.saved_tensors_hooks(made.pack, made.unpack)
-
-    add("plain", lambda network: (None, nullcontext))
-    add("elbowroom 0.1", room(0.1))
-    add("elbowroom exact", room(0.0))
-    add("checkpoint", lambda n: (None, lambda: recomputed(candidates(n).values())))
-    add("4-bit groups", groups)
-    optimizers = {k: torch.optim.SGD(v[0].parameters(), 0.01) for k, v in contenders.items()}
-    best = dict.fromkeys(contenders, float("inf"))
-    for step in range(warm + rounds):
-        for name, (network, state, context) in contenders.items():
-            x, y = case.draw(torch.Generator().manual_seed(step))
-            if isinstance(state, Groups):
-                state.kept_bytes = 0
-            start = time.perf_counter()
-            with context():
-                loss = loss_of(network(x), y)
-            loss.backward()
-            optimizers[name].step()
-            optimizers[name].zero_grad()
-            # A look at the gradients is not a usual step.
-            if step >= warm and not _is_refresh(step + 1):
-                best[name] = min(best[name], time.perf_counter() - start)
-    ledger = contenders["elbowroom 0.1"][1].ledger
-    lines: list[Line] = []
-    for name, (_, state, _) in contenders.items():
-        kept = ledger.saved_bytes
-        if isinstance(state, er.Activations):
-            kept = state.ledger.kept_bytes
-        elif isinstance(state, Groups):
-            kept = state.kept_bytes
-        elif name == "checkpoint":
-            kept = 0
-        lines.append(
-            Line(
-                network=case.name,
-                contender=name,
-                saved_mb=ledger.saved_bytes / 1e6,
-                kept_mb=kept / 1e6,
-                ratio=ledger.saved_bytes / kept if kept else 0.0,
-                seconds=best[name],
-                times_plain=best[name] / best["plain"],
-                gradient_error=ledger.gradient_error if name == "elbowroom 0.1" else 0.0,
-            )
+    def __init__(self, case: Case, name: str, batch: int) -> None:
+        script = Path(__file__).with_name("activation_contender.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(script), case.name, name, "--batch", str(batch)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
+        self.best: dict[str, Any] = {}
+        self._peak_bytes = 0
+
+    def step(self, number: int, *, counts: bool) -> None:
+        """Take one."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{number}\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        if not counts:
+            return
+        self._peak_bytes = max(self._peak_bytes, answer["peak_bytes"])
+        if not self.best or answer["seconds"] < self.best["seconds"]:
+            self.best = answer
+        self.best["peak_bytes"] = self._peak_bytes
+
+    def end(self) -> None:
+        """Let it go."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def measure(
+    case: Case, names: tuple[str, ...], batch: int, *, warm: int, rounds: int
+) -> list[dict[str, Any]]:
+    """All contenders in turns."""
+    children = {name: Child(case, name, batch) for name in names}
+    for step in range(warm + rounds):
+        for name, child in children.items():
+            if step >= warm - (warm if name in LEARN else 1):
+                # A look at the gradients is not a usual step.
+                is_look = (step + 1) & step == 0 or (step + 1) % 100 == 0
+                child.step(step, counts=step >= warm and not is_look)
+    plain = children["plain"].best
+    saved = children["elbowroom"].best["saved_bytes"]
+    lines: list[dict[str, Any]] = []
+    for name, child in children.items():
+        best = child.best
+        kept = best.get("kept_bytes", saved if name == "plain" else None)
+        lines.append(
+            {
+                "network": case.name,
+                "batch": batch,
+                "contender": name,
+                "saved_bytes": saved,
+                "kept_bytes": kept,
+                "ratio": None if not kept else saved / kept,
+                "seconds": best["seconds"],
+                "times_plain": best["seconds"] / plain["seconds"],
+                "peak_bytes": best["peak_bytes"],
+                "peak_ratio": plain["peak_bytes"] / max(1, best["peak_bytes"]),
+                "gradient_error": best.get("gradient_error"),
+            }
+        )
+        child.end()
     return lines
 
 
-def _is_refresh(step: int) -> bool:
-    return step & (step - 1) == 0 or step % 100 == 0
+HEADINGS = (
+    "| network | batch | contender | saved MB | kept MB | ratio | s | times plain | peak MB | "
+    "plain peak / peak |\n| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+)
+
+
+def row(line: dict[str, Any]) -> str:
+    """As the table shows it."""
+    kept = "-" if line["kept_bytes"] is None else f"{line['kept_bytes'] / 1e6:.1f}"
+    ratio = "-" if line["ratio"] is None else f"{line['ratio']:.1f}"
+    return (
+        f"| {line['network']} | {line['batch']} | {line['contender']} | "
+        f"{line['saved_bytes'] / 1e6:.0f} | {kept} | {ratio} | {line['seconds']:.2f} | "
+        f"{line['times_plain']:.2f} | {line['peak_bytes'] / 1e6:.0f} | {line['peak_ratio']:.2f} |"
+    )
 
 
 def main() -> None:
     """Run the cases that were named."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("networks", nargs="*")
+    parser.add_argument("networks", nargs="*", help="all of them by default")
     parser.add_argument("--warm", type=int, default=9)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--large", action="store_true", help="large batches: for the peak")
+    parser.add_argument("--only", default=",".join(CONTENDERS), help="contenders, by commas")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    names = tuple(dict.fromkeys(["plain", "elbowroom", *options.only.split(",")]))
     if not options.json:
-        print("| network | contender | saved MB | kept MB | ratio | s | times plain | error |")
-        print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for case in cases(options.networks):
-        for line in measure(case, warm=options.warm, rounds=options.rounds):
-            if options.json:
-                print(json.dumps(asdict(line)), flush=True)
-                continue
-            ratio = f"{line.ratio:.1f}" if line.ratio else "-"
-            print(
-                f"| {line.network} | {line.contender} | {line.saved_mb:.0f} | {line.kept_mb:.1f} | "
-                f"{ratio} | {line.seconds:.2f} | {line.times_plain:.2f} | "
-                f"{line.gradient_error:.3f} |",
-                flush=True,
-            )
+        print(HEADINGS)
+    for name in options.networks or CASES:
+        case = CASES[name]
+        batch = case.large_batch if options.large else case.batch
+        for line in measure(case, names, batch, warm=options.warm, rounds=options.rounds):
+            print(json.dumps(line) if options.json else row(line), flush=True)
 
 
 if __name__ == "__main__":

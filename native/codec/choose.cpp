@@ -256,11 +256,11 @@ std::uint64_t price(const SparseCost& cost, const Sparsity& sparsity, std::size_
     return bits + bits / (4 * n) * sparsity.decisions;
 }
 
-// Items of a chunk, in units, so that threads have equal parts of a middling array: 0 where a part
-// would be too small for what each chunk says of itself. `payload` is what all of it will take.
+// Items of a chunk, in units, so that threads have equal parts of a middling array, and need less
+// memory to work in: 0 where a part would be too small for what each chunk says of itself.
+// `payload` is what all of it will take.
 std::uint16_t chunk_units(const Stream& stream, std::size_t items, std::uint64_t payload) {
-    constexpr std::size_t worth = 48 * 1024, many = 8 * kDenseChunk;
-    if (items >= many) return 0;
+    constexpr std::size_t worth = 48 * 1024;
     const Geometry& g = stream.geometry;
     for (std::size_t parts = 4; parts >= 2; parts /= 2) {
         // Long arrays make more parts of about the same length.
