@@ -16,13 +16,19 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import elbowroom as er
+from elbowroom.keep.activations.shards import working_parameters
 from tests.keep.activations.models import make
 
 
 def work(rank: int, folder: str, job: str, tolerance: float) -> None:
     """One process: its models are gone before the group is, which would wait for them."""
     start(rank, folder)
-    {"data parallel": data_parallel, "fully sharded": fully_sharded}[job](rank, tolerance)
+    jobs = {
+        "data parallel": data_parallel,
+        "fully sharded": fully_sharded,
+        "bounds of shards": bounds_of_shards,
+    }
+    jobs[job](rank, tolerance)
     gc.collect()
     dist.barrier()
     dist.destroy_process_group()
@@ -77,6 +83,33 @@ def fully_sharded(rank: int, tolerance: float) -> None:
     compare(results[0], results[1], tolerance)
 
 
+def bounds_of_shards(rank: int, tolerance: float) -> None:
+    """The variance is that of this process's batches, as without shards, and bounds follow it."""
+    variances: list[float] = []
+    for sharded in (False, True):
+        model, x, y = make("transformer")
+        model.eval()
+        if sharded:
+            for block in model.blocks:
+                fully_shard(block)
+            fully_shard(model)
+        room = er.Activations(model, tolerance=tolerance, meter=0)
+        ratios: list[float] = []
+        for seed in range(9):
+            order = torch.randperm(16, generator=torch.Generator().manual_seed(2 * seed + rank))[:8]
+            model.zero_grad()
+            with room:
+                loss = functional.cross_entropy(model(x[order]), y[order])
+            loss.backward()
+            ratios.append(room.ledger.ratio)
+        found = [room._noise.variance(p) for p in working_parameters(model)]
+        assert all(variance is not None for variance in found)
+        variances.append(sum(variance or 0.0 for variance in found))
+        assert 0 < room.ledger.gradient_error <= tolerance * 1.001
+        assert ratios[-1] > 1.5 * ratios[0]
+    assert variances[1] == pytest.approx(variances[0], rel=0.3)
+
+
 def spawn(folder: Path, job: str, tolerance: float) -> None:
     """Two processes that have to end, well or not."""
     context: Any = mp.spawn(work, (str(folder), job, tolerance), nprocs=2, join=False)
@@ -92,3 +125,7 @@ def spawn(folder: Path, job: str, tolerance: float) -> None:
 @pytest.mark.parametrize("job", ["data parallel", "fully sharded"])
 def test_gradients_of_two_processes(job: str, tolerance: float, tmp_path: Path) -> None:
     spawn(tmp_path, job, tolerance)
+
+
+def test_bounds_follow_the_gradients_of_a_sharded_model(tmp_path: Path) -> None:
+    spawn(tmp_path, "bounds of shards", 0.1)

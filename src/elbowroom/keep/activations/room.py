@@ -27,6 +27,7 @@ from elbowroom.keep.activations.passes import SMALL_BYTES, Pass, Untouched, top_
 from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
+from elbowroom.keep.activations.shards import working_parameters
 from elbowroom.keep.activations.sites import Names, Site, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.trees import tensors_in
@@ -296,7 +297,7 @@ class Activations:
             self._tell("compiled parts are encoded within tight bounds, and the meter is off")
 
     def _watch_parameters(self) -> None:
-        for parameter in self.model.parameters():
+        for parameter in working_parameters(self.model):
             if parameter.requires_grad and id(parameter) not in self._watched:
                 hook = functools.partial(self._observe, parameter)
                 self._watched[id(parameter)] = parameter.register_hook(hook)
@@ -308,7 +309,7 @@ class Activations:
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:
             return
-        evidence = Evidence.of(observer, self.model.parameters(), self._noise)
+        evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
         for decision in decide(self._rule, evidence, self.tolerance, self._trust):
             decision.site.bound, decision.site.share = decision.bound, decision.share
 
