@@ -1,5 +1,6 @@
 """Dithered codes: what was zero, and nothing else, comes back as zero."""
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -8,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 import elbowroom as er
+from elbowroom.codec.backends.reference.lossy import dither
+from elbowroom.codec.recipe import Codec, Dtype, Recipe, Rule
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
@@ -46,3 +49,24 @@ def test_a_value_that_would_come_back_as_zero_is_stored(isa: str) -> None:
     y = er.decode(er.encode(x, bound, dither=found))
     assert float(y[0]) == float(x[0])
     assert bool((y != 0).all())
+
+
+def test_any_two_shifts_are_independent() -> None:
+    """Over seeds: the same place of two pages, two places of a page, and neighbours of a border."""
+    recipe = Recipe(
+        codec=Codec.BLOCK,
+        dtype=Dtype.F64,
+        rule=Rule.DITHER,
+        step=1.0,
+        inverse=1.0,
+        limit=0.5,
+    )
+    seeds = range(1, 20001)
+    shifts = np.array([dither(replace(recipe, seed=seed), 1000, 1100) for seed in seeds])
+    for a, b in ((0, 1), (0, 1024), (23, 24), (5, 1050), (24, 1048)):
+        x, y = shifts[:, a], shifts[:, b]
+        # Both uniform, and their sixteen joint bins alike: chi-squared of 15 degrees, 99.99 %.
+        counts = np.histogram2d(x, y, bins=4, range=[[-0.5, 0.5]] * 2)[0]
+        assert ((counts - 1250) ** 2 / 1250).sum() < 44
+        assert abs(np.corrcoef(x, y)[0, 1]) < 0.03
+    assert abs(shifts.var() - 1 / 12) < 1e-4

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from elbowroom import _native
 from elbowroom.codec.recipe import Codec, Dtype, Model, Predictor, Recipe, Rule
 from elbowroom.errors import CorruptData, InvalidArgument
 
@@ -140,3 +141,33 @@ def test_length_of_a_chunk(
     recipe = Recipe(codec=codec, dtype=dtype, columns=columns, rows=rows)
     assert recipe.chunk_items == expected
     assert [recipe.chunk_count(n) for n in (0, 1, expected, expected + 1)] == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns", "rows", "chunk", "expected"),
+    [
+        (Dtype.F32, 0, 0, 16, 65536),
+        (Dtype.F32, 0, 0, 495, 2027520),
+        (Dtype.F32, 100, 0, 100, 64 * 6400),
+        (Dtype.F32, 56, 56, 98, 2 * 64 * 3136),
+        (Dtype.F32, 56, 56, 16, 18 * 64 * 56),
+        (Dtype.I64, 0, 0, 400, 1015808),
+        (Dtype.I64, 0, 0, 100, 409600),
+    ],
+)
+def test_length_of_a_shorter_chunk(
+    dtype: Dtype, columns: int, rows: int, chunk: int, expected: int
+) -> None:
+    recipe = Recipe(codec=Codec.DENSE, dtype=dtype, columns=columns, rows=rows, chunk=chunk)
+    assert recipe.chunk_items == expected
+    assert _native.chunk_items(recipe.pack()) == expected
+    assert Recipe.unpack(recipe.pack()) == recipe
+
+
+@pytest.mark.parametrize("chunk", [1, 15, 496, 65535])
+def test_chunks_of_a_length_that_no_writer_writes(chunk: int) -> None:
+    good = Recipe(codec=Codec.DENSE, dtype=Dtype.F32, chunk=16).pack()
+    with pytest.raises(CorruptData, match="chunk"):
+        Recipe.unpack(good[:34] + struct.pack("<H", chunk) + good[36:])
+    with pytest.raises(CorruptData, match="chunk"):
+        Recipe.unpack(bytes([Codec.BLOCK]) + good[1:])

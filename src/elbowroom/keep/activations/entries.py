@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from elbowroom.codec.places import Windows
 from elbowroom.keep.activations.needs import Need, kind_of, need_of
 from elbowroom.keep.activations.payloads import Payload, Raw
 from elbowroom.keep.activations.sites import Site
-from elbowroom.keep.activations.windows import Pooling
 
 Identity = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]
 
@@ -72,7 +72,6 @@ class Entry:
         "on_release",
         "origin",
         "payload",
-        "pooling",
         "producer",
         "raw",
         "reads",
@@ -84,6 +83,7 @@ class Entry:
         "uses",
         "version",
         "watch",
+        "windows",
     )
 
     def __init__(self, tensor: Tensor, site: Site, *, is_plain: bool = True) -> None:
@@ -106,7 +106,7 @@ class Entry:
         self.uses: list[Use] = []
         self.bound = 0.0
         self.recent: weakref.ref[Tensor] | None = None
-        self.pooling: Pooling | None = None
+        self.windows: Windows | None = None
         self.bands: tuple[float, ...] | None = None
         self.encode_s = 0.0
         self.row = -1

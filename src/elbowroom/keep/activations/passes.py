@@ -35,7 +35,7 @@ from elbowroom.keep.activations.payloads import Aliased, Coded, Nothing, Payload
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.sites import Calls, Sites
 from elbowroom.keep.activations.tally import Tally
-from elbowroom.keep.activations.windows import Pooling, pack_windows
+from elbowroom.keep.activations.windows import pack_windows, windows_of
 
 SMALL_BYTES = 16384
 
@@ -222,7 +222,7 @@ class Pass:
         index = record.entry("result1")
         if record.kind == "MaxPool2DWithIndices" and index is not None:
             (source,) = self._probe(node, "self")
-            index.pooling = Pooling.of_node(node, source.shape[-1])
+            index.windows = windows_of(node, source.shape[-1])
         return record
 
     def _probe(self, node: Any, slot: str) -> list[Entry]:
@@ -280,8 +280,8 @@ class Pass:
         if needs == {Need.NOTHING}:
             return Nothing(entry.shape, tensor.stride(), entry.dtype, entry.device)
         if Need.WINDOW in needs:
-            pooling = entry.pooling
-            return None if pooling is None else pack_windows(tensor, pooling)
+            windows = entry.windows
+            return None if windows is None else pack_windows(tensor, windows)
         if Need.BANDS in needs:
             # One set of limits serves one reader.
             readers = sum(need_of(use.kind, use.slot) is not Need.NOTHING for use in entry.uses)
