@@ -75,9 +75,7 @@ def _hands_on(node: Any, count: int) -> bool:
     """Whether a node gives the elements of its input as they are: `count` of them."""
     kind = kind_of(node)
     # A product of batches of matrices expands both to one shape, even where they have it.
-    return kind in RESHAPES or (
-        kind == "Expand" and math.prod(node._saved_self_sym_sizes) == count
-    )
+    return kind in RESHAPES or (kind == "Expand" and math.prod(node._saved_self_sym_sizes) == count)
 
 
 def _held(record: "Record", slot: str) -> "Entry | None":
