@@ -43,8 +43,8 @@ class Settings:
     name: str
     label: str
     tolerance: float | None = None  # None: plain
-    steps: int = 40
-    batch: int = 6
+    steps: int = 30
+    batch: int = 8
     seed: int = 0
     rows: int = 192  # of latitude that a map keeps
     score_every: int | None = None

@@ -23,7 +23,7 @@ class DeepRain(ExtremeRain):
     data: Which = "shipped"
     widths: tuple[int, ...] = (8, 16, 32, 64)
     convolutions: int = 5
-    schedule: Schedule = Schedule(steps=60, batch=4, learning_rate=6e-3, climb=0.15)
+    schedule: Schedule = Schedule(steps=30, batch=8, learning_rate=6e-3, climb=0.15)
 
     def make_network(self, task: Task) -> nn.Module:
         """Return the network, channels last: convolutions then take inputs as they lie."""
