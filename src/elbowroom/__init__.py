@@ -15,6 +15,7 @@ from elbowroom.errors import ElbowroomError as ElbowroomError
 from elbowroom.errors import IncompatibleFormat as IncompatibleFormat
 from elbowroom.errors import InvalidArgument as InvalidArgument
 from elbowroom.errors import MissingData as MissingData
+from elbowroom.host import align_large_tensors
 
 __all__ = [
     "Activations",
@@ -31,6 +32,8 @@ __all__ = [
     "encode",
 ]
 __version__ = "0.1.0"
+
+align_large_tensors()
 
 # Torch takes seconds to import. What stands on it comes when it is first asked for, so that the
 # command line can answer at once; here is the part that each name lives in.

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from elbowroom import _native
+from elbowroom.codec.buffers import Reserve
 from elbowroom.codec.layout import TORCH_TYPES
 from elbowroom.codec.threads import thread_count
 
@@ -46,6 +47,11 @@ def expand(bits: Tensor, low: int, high: int, out: Tensor) -> None:
     patterns.fill_(_signed(low, item)).masked_fill_(unfold(bits, items) != 0, _signed(high, item))
 
 
+def lasting(nbytes: int) -> Tensor:
+    """Bytes that are likely to outlive what is around them."""
+    return torch.from_numpy(Reserve(nbytes).keep(nbytes))
+
+
 def pattern_of(value: Tensor) -> int:
     """The bits of a single item."""
     size = value.element_size()
@@ -75,7 +81,7 @@ def _signed(pattern: int, size: int) -> int:
 
 
 def _room_for(dense: Tensor) -> Tensor:
-    return torch.empty(-(-dense.numel() // 8), dtype=torch.uint8)
+    return lasting(-(-dense.numel() // 8))
 
 
 def _flat(dense: Tensor) -> Tensor:

@@ -1,6 +1,9 @@
 """The pieces of memory that a blob consists of, is read from and is written to."""
 
+import ctypes
+import mmap
 import os
+import sys
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,6 +28,44 @@ class Writable(Protocol):
     def write(self, data: memoryview, /) -> int | None:
         """Write some of the bytes and say how many; None means all."""
         ...
+
+
+# From here on a result gets pages of its own.
+LASTING_BYTES = 1 << 15
+
+
+class Reserve:
+    """Memory for a result whose size is known only when it is there; what it needs not goes back.
+
+    A result often outlives what is around it. In pages of its own it leaves no holes in the heap,
+    through which a process would stay as large as if nothing had been encoded.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._pages = self._array = None
+        if nbytes >= LASTING_BYTES and sys.platform == "linux":
+            self._pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        else:
+            self._array = np.empty(nbytes, np.uint8)
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        memory: Any = self._array if self._pages is None else self._pages
+        return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+    def keep(self, nbytes: int) -> Bytes:
+        """The first bytes of it; the rest is given back."""
+        if self._pages is not None:
+            if nbytes < self.nbytes:
+                self._pages.resize(max(1, nbytes))
+            return np.frombuffer(self._pages, np.uint8, nbytes)
+        assert self._array is not None
+        if nbytes < self.nbytes:
+            # Shrinking in place gives the untouched rest back to the system.
+            self._array.resize(nbytes, refcheck=False)
+        return self._array
 
 
 def bytes_of(buffer: Any) -> Bytes:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from elbowroom import _native
+from elbowroom.codec.bits import lasting
 from elbowroom.codec.threads import thread_count
 
 Pair = tuple[int, int]
@@ -27,7 +28,7 @@ class Windows:
         if kernels is None:
             return None
         planes = index.numel() // (index.shape[-2] * index.shape[-1])
-        places = torch.empty(planes * kernels.plane_nbytes, dtype=torch.uint8)
+        places = lasting(planes * kernels.plane_nbytes)
         threads = thread_count(None, 8 * index.numel())
         inside = kernels.pack(index.data_ptr(), planes, places.data_ptr(), threads)
         return places if inside else None

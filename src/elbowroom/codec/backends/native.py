@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elbowroom import _native
-from elbowroom.codec.buffers import Segment
+from elbowroom.codec.buffers import Reserve, Segment
 from elbowroom.codec.layout import ITEM_BYTES
 from elbowroom.codec.recipe import Codec
 from elbowroom.errors import CorruptData
@@ -44,11 +44,10 @@ def encode(
     directory = np.empty((chunks, 2), np.uint32)
     target = _address(directory)
     if chunks == 1:
-        data = np.empty(_native.chunk_capacity(recipe, items), np.uint8)
-        task = [(_address(data), data.size, 0, 1)]
+        memory = Reserve(_native.chunk_capacity(recipe, items))
+        task = [(memory.address, memory.nbytes, 0, 1)]
         (used,) = _native.encode(recipe, pointer, items, task, target, 1)
-        data.resize(used, refcheck=False)
-        return (Segment(data, 0, 1),), directory
+        return (Segment(memory.keep(used), 0, 1),), directory
     width = min(threads, chunks)
     chunk_nbytes = length * ITEM_BYTES[recipe[1]]
     most = width * max(1, SEGMENT_BYTES // chunk_nbytes)
@@ -68,18 +67,15 @@ def encode(
         edges = [start + count * part // parts for part in range(parts + 1)]
         bounds = list(pairwise(edges))
         fresh = [
-            np.empty(full * (end - first) + (last - full) * (end == chunks), np.uint8)
-            for first, end in bounds
+            Reserve(full * (end - first) + (last - full) * (end == chunks)) for first, end in bounds
         ]
         tasks = [
-            (_address(data), data.size, first, end)
-            for data, (first, end) in zip(fresh, bounds, strict=True)
+            (memory.address, memory.nbytes, first, end)
+            for memory, (first, end) in zip(fresh, bounds, strict=True)
         ]
         used = _native.encode(recipe, pointer, items, tasks, target, threads)
-        for data, (first, end), size in zip(fresh, bounds, used, strict=True):
-            # Shrinking in place gives the untouched rest back to the system.
-            data.resize(size, refcheck=False)
-            segments.append(Segment(data, first, end))
+        for memory, (first, end), size in zip(fresh, bounds, used, strict=True):
+            segments.append(Segment(memory.keep(size), first, end))
             total += size
         start += count
         expected = min(full, 2 * total // start + 1)

@@ -1,7 +1,6 @@
 """How much memory is in use, and how much was at most."""
 
 import ctypes
-import os
 from pathlib import Path
 from typing import Protocol
 
@@ -86,20 +85,6 @@ def gauge_of(device: torch.device) -> Gauge:
             "out and set a tolerance"
         )
     return Process()
-
-
-def keep_freed_memory() -> None:
-    """Have the C library keep what a step frees for the next one.
-
-    Getting pages from the system and giving them back is a tenth of the time of a step. Settings
-    that the user has made in the environment stand.
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt") and not any(
-        name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ
-    ):
-        library.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        library.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def return_freed_memory(*, at_once: bool) -> None:

@@ -17,7 +17,6 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
 from elbowroom.keep.activations.compiled import Regions
-from elbowroom.keep.activations.gauge import device_of, keep_freed_memory, return_freed_memory
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.moments import Moments
@@ -111,7 +110,6 @@ class Activations:
         self._meter: Meter | None = None
         self._measuring = False
         self._is_closed = False
-        self._keeps_memory = False
         self._installed: list[Any] = []
         self._local = threading.local()
         self._seconds: dict[str, float] = {}
@@ -217,8 +215,6 @@ class Activations:
         self._watched = {}
         if self._meter is not None:
             self._meter.disarm()
-        if self._keeps_memory:
-            return_freed_memory(at_once=False)
 
     def _frames(self) -> list[ExitStack]:
         if not hasattr(self._local, "frames"):
@@ -232,9 +228,6 @@ class Activations:
         if not self._measuring:
             if self._budget is not None:
                 self._arrange(self._budget)
-            elif self._step == 0 and device_of(self.model).type == "cpu":
-                keep_freed_memory()
-                self._keeps_memory = True
             elif self._step > 0:
                 self._policy.adapt(self._tally.ratio)
             self._step += 1
