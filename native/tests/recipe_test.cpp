@@ -95,8 +95,11 @@ TEST(fields_out_of_range_are_refused) {
     CHECK(sparse.is_valid());
     CHECK(sparse.with(36, 5u).with(40, 6u).is_valid());
     for (std::size_t at = 44; at < 54; ++at) CHECK(!sparse.with(at, byte(1)).is_valid());
-    for (const std::size_t at : {33, 34, 35, 54, 55, 63})
-        CHECK(!dense.with(at, byte(1)).is_valid());
+    for (const std::size_t at : {33, 54, 55, 63}) CHECK(!dense.with(at, byte(1)).is_valid());
+    const auto length = [](int v) { return static_cast<std::uint16_t>(v); };
+    for (const int bad : {1, 15, 496, 65535}) CHECK(!dense.with(34, length(bad)).is_valid());
+    for (const int good : {0, 16, 495}) CHECK(dense.with(34, length(good)).is_valid());
+    CHECK(!block.with(34, length(16)).is_valid());
     Bytes raw = block.with(0, byte(0));
     CHECK(raw.is_valid());
     CHECK(!raw.with(32, byte(1)).is_valid());
