@@ -1,5 +1,6 @@
 """What all tests share: a reproducible hypothesis profile and the instruction sets."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,10 @@ from elbowroom import _native
 # soak test is where fresh examples are drawn.
 settings.register_profile("elbowroom", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("elbowroom")
+
+# A shell's background jobs ignore interrupts, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=_native.isa_levels())

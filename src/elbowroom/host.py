@@ -2,6 +2,8 @@
 
 import os
 
+_VARIABLE = "THP_MEM_ALLOC_ENABLE"
+
 
 def align_large_tensors() -> None:
     """Have torch lay large tensors on page boundaries, unless the user has decided.
@@ -10,4 +12,13 @@ def align_large_tensors() -> None:
     again once they are free: a process whose activations are encoded would stay as large as one
     whose activations are kept. Torch reads the variable once, at its first tensor.
     """
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    os.environ.setdefault(_VARIABLE, "1")
+
+
+def use_small_pages() -> None:
+    """Undo it, also for processes that are started: under a budget every page counts.
+
+    Large tensors then come from the system and go back to it one by one (a budget sees to that),
+    and with large pages each would take up to two megabytes more.
+    """
+    os.environ[_VARIABLE] = "0"
