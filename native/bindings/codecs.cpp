@@ -102,12 +102,13 @@ nb::tuple decode_segments(const nb::bytes& recipe, const nb::list& list, std::ui
     return nb::make_tuple(static_cast<int>(verdict), bad_chunk);
 }
 
-nb::bytes choose_recipe(const nb::bytes& recipe, std::uintptr_t source, std::size_t items) {
+nb::bytes choose_recipe(const nb::bytes& recipe, std::uintptr_t source, std::size_t items,
+                        std::size_t worth) {
     Stream stream = parse(recipe);
     bool done;
     {
         const nb::gil_scoped_release release;
-        done = choose(stream, pointer(source), items);
+        done = choose(stream, pointer(source), items, worth);
     }
     if (!done) throw std::bad_alloc();
     std::uint8_t bytes[recipe_bytes];
@@ -177,7 +178,7 @@ void register_codecs(nb::module_& module) {
         },
         "dtype"_a, "source"_a, "items"_a,
         "Largest finite magnitude in a sample, and whether it holds a negative zero.");
-    module.def("choose", &choose_recipe, "recipe"_a, "source"_a, "items"_a,
+    module.def("choose", &choose_recipe, "recipe"_a, "source"_a, "items"_a, "worth"_a,
                "The recipe with predictor or model chosen from a sample.");
 }
 

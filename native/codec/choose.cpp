@@ -187,8 +187,8 @@ std::uint64_t price(const SparseCost& cost, const Sparsity& sparsity, std::size_
 // Items of a chunk, in units, so that threads have equal parts of a middling array, and need less
 // memory to work in: 0 where a part would be too small for what each chunk says of itself.
 // `payload` is what all of it will take.
-std::uint16_t chunk_units(const Stream& stream, std::size_t items, std::uint64_t payload) {
-    constexpr std::size_t worth = 48 * 1024;
+std::uint16_t chunk_units(const Stream& stream, std::size_t items, std::uint64_t payload,
+                          std::size_t worth) {
     const Geometry& g = stream.geometry;
     for (std::size_t parts = 4; parts >= 2; parts /= 2) {
         // Long arrays make more parts of about the same length.
@@ -207,7 +207,7 @@ std::uint16_t chunk_units(const Stream& stream, std::size_t items, std::uint64_t
     return 0;
 }
 
-bool choose_model(Stream& stream, const void* source, std::size_t items) {
+bool choose_model(Stream& stream, const void* source, std::size_t items, std::size_t worth) {
     Geometry& g = stream.geometry;
     const Quantiser& q = stream.quantiser;
     const std::size_t item = item_bytes(q.dtype);
@@ -295,7 +295,7 @@ bool choose_model(Stream& stream, const void* source, std::size_t items) {
     g = chosen;
     // What the model sparse has learnt in one chunk it would have to learn again in the next.
     if (g.model != sparse_model && !words)
-        g.chunk = chunk_units(stream, items, best / (8 * 65536) * items / windows.items());
+        g.chunk = chunk_units(stream, items, best / (8 * 65536) * items / windows.items(), worth);
     return true;
 }
 
@@ -330,12 +330,12 @@ bool choose_predictor(Stream& stream, const void* source, std::size_t items) {
 
 }  // namespace
 
-bool choose(Stream& stream, const void* source, std::size_t items) noexcept {
+bool choose(Stream& stream, const void* source, std::size_t items, std::size_t worth) noexcept {
     const DefaultFloatEnv float_env;
     if (items == 0) return true;
     const DitherTable shifts(stream.quantiser);
     bool done = true;
-    if (stream.codec == Codec::dense) done = choose_model(stream, source, items);
+    if (stream.codec == Codec::dense) done = choose_model(stream, source, items, worth);
     if (stream.codec == Codec::block) done = choose_predictor(stream, source, items);
     stream.quantiser.shifts = nullptr;
     return done;

@@ -8,8 +8,10 @@
 namespace elbowroom {
 
 // Fills the geometry's predictor (block) or model, weights and shift (dense). Columns and rows are
-// given. False when memory is short.
-bool choose(Stream& stream, const void* source, std::size_t items) noexcept;
+// given. Dense chunks are shortened, for threads to share, where each then still has `worth` bytes
+// of payload. False when memory is short.
+bool choose(Stream& stream, const void* source, std::size_t items,
+            std::size_t worth = std::size_t{512} << 10) noexcept;
 
 struct Sampled {
     double largest;      // largest finite magnitude seen

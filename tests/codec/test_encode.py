@@ -33,7 +33,7 @@ CODECS = ["auto", "block", "dense", "raw"]
     x=arrays(),
     bound=bounds(),
     codec=st.sampled_from(CODECS),
-    effort=st.sampled_from(["ratio", "speed"]),
+    effort=st.sampled_from(["ratio", "balanced", "speed"]),
     dither=st.one_of(st.none(), st.integers(0, 2**32 - 1)),
 )
 @example(torch.tensor(3.0), Bound.absolute(1), "dense", "ratio", None)
@@ -302,7 +302,7 @@ def test_any_like_keeps_every_bound(
         ({"bound": True}, r"bound must be a Bound, got bool"),
         ({"codec": "zip"}, r"codec must be 'auto', 'block', 'dense' or 'raw', got 'zip': leave"),
         ({"codec": None}, r"codec must be .*, got None"),
-        ({"effort": "high"}, r"effort must be 'ratio' or 'speed', got 'high'"),
+        ({"effort": "high"}, r"effort must be 'ratio', 'balanced' or 'speed', got"),
         ({"dither": -1}, r"dither must be a seed from 0 to 2\^32 - 1, got -1"),
         ({"dither": 2**32}, r"dither must be a seed"),
         ({"dither": 0.5}, r"dither must be a seed .* got 0.5: pass an integer or None"),

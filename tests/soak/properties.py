@@ -55,7 +55,7 @@ def draw(seed: str) -> Draw:
     bound = _bound(rng)
     options: dict[str, Any] = {
         "codec": rng.choice(["auto", "block", "dense", "raw"]),
-        "effort": rng.choice(["ratio", "speed"]),
+        "effort": rng.choice(["ratio", "balanced", "speed"]),
         "threads": rng.choice([None, 1, 2, 3]),
     }
     if bound.mode in (1, 2) and not bound.keep_sign and rng.random() < 0.3:

@@ -46,7 +46,9 @@ def encode(
         Literal["auto", "block", "dense", "raw"],
         typer.Option(help="block is fast, dense is small, auto follows --effort."),
     ] = "auto",
-    effort: Annotated[Literal["ratio", "speed"], typer.Option(help="What matters more.")] = "ratio",
+    effort: Annotated[
+        Literal["ratio", "balanced", "speed"], typer.Option(help="What matters more.")
+    ] = "ratio",
     dither: Annotated[
         int | None, typer.Option(metavar="SEED", help="Make errors noise that averages out.")
     ] = None,

@@ -37,7 +37,10 @@ _CODECS = {
     "block": int(Codec.BLOCK),
     "dense": int(Codec.DENSE),
 }
-_EFFORTS = {"ratio", "speed"}
+_EFFORTS = {"ratio", "balanced", "speed"}
+
+# Bytes of a dense chunk that justify what it says of itself: shorter ones let threads share.
+_WORTH = {"ratio": 512 << 10, "balanced": 48 << 10, "speed": 48 << 10}
 _DENSE = int(Codec.DENSE)
 _BLOCK = int(Codec.BLOCK)
 _RAW = int(Codec.RAW)
@@ -58,7 +61,7 @@ def encode(
     bound: Bound,
     *,
     codec: Literal["auto", "block", "dense", "raw"] = "auto",
-    effort: Literal["ratio", "speed"] = "ratio",
+    effort: Literal["ratio", "balanced", "speed"] = "ratio",
     dither: int | None = None,
     like: Blob | None = None,
     threads: int | None = None,
@@ -74,7 +77,8 @@ def encode(
         bound: How far a value may move, such as `Bound.absolute(1e-3)`.
         codec: "block" is fast, "dense" is small, "raw" only stores; "auto" decides by effort and
             size.
-        effort: "ratio" looks for the smallest blob, "speed" for the fastest way.
+        effort: "ratio" looks for the smallest blob, "speed" for the fastest way; "balanced" is
+            "ratio" in parts that threads can share, for one percent of the bytes.
         dither: A seed. The error then is uniform noise that does not depend on the value, which
             keeps averages unbiased.
         like: A blob of a similar array, such as the same tensor one step earlier: its choices are
@@ -137,7 +141,7 @@ def encode(
     if number != _RAW and not _smaller(payload, len(directory), items, raw_nbytes):
         # Freed before anything else is tried: the peak of the memory is the array and one result.
         segments = ()
-        if recipe[2] != _EXACT and effort == "ratio":
+        if recipe[2] != _EXACT and effort != "speed":
             recipe = _recipe(number, source, EXACT, effort, None)
             segments, directory = program.encode(recipe, pointer, items, count)
             payload = _size(segments)
@@ -238,8 +242,8 @@ def _recipe(
         if known[:3] == recipe[:3]:
             return b"".join((recipe[:32], known[32:]))
     items = source.layout.items
-    if codec == _DENSE or (effort == "ratio" and items >= SMALL_ITEMS):
-        return _native.choose(recipe, source.pointer, items)
+    if codec == _DENSE or (effort != "speed" and items >= SMALL_ITEMS):
+        return _native.choose(recipe, source.pointer, items, _WORTH[effort])
     return recipe
 
 
@@ -282,4 +286,6 @@ def _wrong_option(bound: object, codec: object, effort: object) -> InvalidArgume
             f"codec must be 'auto', 'block', 'dense' or 'raw', got {codec!r}: leave it out to let "
             "Elbowroom choose"
         )
-    return InvalidArgument(f"effort must be 'ratio' or 'speed', got {effort!r}: leave it out")
+    return InvalidArgument(
+        f"effort must be 'ratio', 'balanced' or 'speed', got {effort!r}: leave it out"
+    )

@@ -72,7 +72,7 @@ class Policy:
         within, dither = Bound.absolute(bound), self._seed_of(site.number)
         if not _SAME < bound * site.choice < 1 / _SAME:
             # Both ways once; which one is taken may change from pass to pass.
-            small = encode(dense, within, dither=dither, codec="dense")
+            small = encode(dense, within, dither=dither, codec="dense", effort="balanced")
             fast = encode(dense, within, dither=dither, codec="block")
             site.choice, site.gain = 1 / bound, fast.nbytes / small.nbytes
             site.likes = (husk(fast), husk(small))
