@@ -26,7 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "report": {"errors", "codec", "plan", "bench", *DOING},
     "bench": {"errors", "codec", "_native"},
     "cli": {
-        *("errors", "host", "sizes", "codec", "plan", "science", "integrations", "report", "bench"),
+        *("errors", "sizes", "codec", "plan", "science", "integrations", "report", "bench"),
         *("_native", *DOING),
     },
     "__main__": {"cli"},

@@ -13,12 +13,3 @@ def align_large_tensors() -> None:
     whose activations are kept. Torch reads the variable once, at its first tensor.
     """
     os.environ.setdefault(_VARIABLE, "1")
-
-
-def use_small_pages() -> None:
-    """Undo it, also for processes that are started: under a budget every page counts.
-
-    Large tensors then come from the system and go back to it one by one (a budget sees to that),
-    and with large pages each would take up to two megabytes more.
-    """
-    os.environ[_VARIABLE] = "0"

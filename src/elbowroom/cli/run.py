@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from elbowroom.errors import BackendUnavailable, InvalidArgument
-from elbowroom.host import use_small_pages
 from elbowroom.sizes import parse_bytes
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ def run(
 
     if memory is not None:
         parse_bytes(memory)
-        use_small_pages()
     orders = Orders(
         tolerance=_checked_tolerance(tolerance),
         memory=memory,

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -155,8 +154,6 @@ def peak_of(memory: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, memory],
         cwd=ROOT,
-        # With large pages the peak was once three thousandths above: docs/limitations.md.
-        env={**os.environ, "THP_MEM_ALLOC_ENABLE": "0"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -9,7 +9,13 @@ import numpy as np
 from torch import nn
 
 from elbowroom.errors import BudgetUnreachable
-from elbowroom.keep.activations.gauge import Gauge, device_of, gauge_of, return_freed_memory
+from elbowroom.keep.activations.gauge import (
+    Gauge,
+    device_of,
+    gauge_of,
+    return_freed_memory,
+    use_small_pages,
+)
 from elbowroom.keep.activations.ledger import say_bytes
 from elbowroom.keep.activations.recompute import candidates
 from elbowroom.keep.activations.sites import Site
@@ -152,6 +158,7 @@ class Budget:
         self.arrangement: Arrangement | None = None
         self.peak_bytes = 0
         if device.type != "cuda":
+            use_small_pages()
             return_freed_memory(at_once=True)
         if self._gauge.now() > limit_bytes:
             raise BudgetUnreachable(

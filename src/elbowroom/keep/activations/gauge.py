@@ -12,6 +12,9 @@ from elbowroom.errors import InvalidArgument
 # Arguments of mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
+# Of prctl(2).
+_PR_SET_THP_DISABLE = 41
+
 
 class Gauge(Protocol):
     """Memory of a process or a device."""
@@ -85,6 +88,17 @@ def gauge_of(device: torch.device) -> Gauge:
             "out and set a tolerance"
         )
     return Process()
+
+
+def use_small_pages() -> None:
+    """Have the kernel give this process small pages only.
+
+    With large ones a tensor takes up to two megabytes more than it needs, and under a budget every
+    page counts.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "prctl"):
+        library.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
 
 
 def return_freed_memory(*, at_once: bool) -> None:
