@@ -14,6 +14,9 @@ from elbowroom.keep.activations.passes import top_hooks
 Forward = Callable[[Any], tuple[Tensor, ...]]
 """From the model to its loss, and to leaves other than parameters whose gradients count."""
 
+TOLERANCES = (0.0, 0.1)
+"""Exact, and what most rooms have."""
+
 
 def gradients(
     model: Any, forward: Forward, room: er.Activations | None = None, *, seed: int = 1
@@ -57,6 +60,16 @@ def same_bits(plain: list[Tensor | None], ours: list[Tensor | None]) -> bool:
         else torch.allclose(a.to_dense(), b.to_dense(), 0, 0, equal_nan=True)
         for a, b in pairs
     )
+
+
+def matches(
+    plain: list[Tensor | None], ours: list[Tensor | None], tolerance: float, near: float = 0.01
+) -> None:
+    """The same bits at tolerance 0, else a squared error below `near`."""
+    if tolerance == 0:
+        assert same_bits(plain, ours)
+    else:
+        assert error_of(plain, ours) < near
 
 
 def nothing_is_left(room: er.Activations) -> None:

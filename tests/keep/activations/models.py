@@ -101,6 +101,25 @@ class Upward(nn.Module):
         return self.last(torch.cat([a, self.up(b)], 1)).mean((2, 3))
 
 
+def smooth() -> Any:
+    """Functions of which backward reads values."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 64), nn.Tanh())
+
+
+def normed(width: int = 64) -> Any:
+    """A normalisation, and a function of which backward reads a mask."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(64, width), nn.LayerNorm(width), nn.GELU(), nn.Linear(width, 64), nn.ReLU()
+    )
+
+
+def loss_of(model: Any) -> tuple[Tensor, ...]:
+    """Of a model from 64 features to some."""
+    return (model(torch.randn(128, 64)).square().sum(),)
+
+
 def images(batch: int = 16, size: int = 24) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(5)
     labels = torch.randint(0, 10, (batch,), generator=generator)

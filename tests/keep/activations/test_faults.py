@@ -12,30 +12,19 @@ from torch.nn import functional
 
 import elbowroom as er
 from tests.keep.activations.checking import (
+    TOLERANCES,
     error_of,
     gradients,
+    matches,
     nothing_is_left,
-    same_bits,
 )
-
-TOLERANCES = (0.0, 0.1)
-
-
-def network(width: int = 64) -> Any:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Linear(64, width), nn.LayerNorm(width), nn.GELU(), nn.Linear(width, 64), nn.ReLU()
-    )
-
-
-def loss_of(model: Any) -> tuple[Tensor, ...]:
-    return (model(torch.randn(128, 64)).square().sum(),)
+from tests.keep.activations.models import loss_of, normed
 
 
 def next_step_is_right(model: Any, room: er.Activations) -> None:
     plain = gradients(model, loss_of)
     ours = gradients(model, loss_of, room)
-    assert same_bits(plain, ours) if room.tolerance == 0 else error_of(plain, ours) < 0.1
+    matches(plain, ours, room.tolerance, near=0.1)
     nothing_is_left(room)
 
 
@@ -84,7 +73,7 @@ def test_overflow_under_autocast_with_a_scaler(dtype: torch.dtype, tolerance: fl
     losses: list[list[float]] = []
     scales: list[float] = []
     for compressed in (False, True):
-        model = network()
+        model = normed()
         room = er.Activations(model, tolerance=tolerance) if compressed else None
         optimizer = torch.optim.SGD(model.parameters(), 0.01)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**28, growth_interval=100)
@@ -135,7 +124,7 @@ def test_tiny_and_empty_batches(rows: int, tolerance: float) -> None:
     for seed in range(4):
         plain = gradients(model, forward, seed=seed)
         ours = gradients(model, forward, room, seed=seed)
-        assert same_bits(plain, ours) if tolerance == 0 else error_of(plain, ours) < 0.1
+        matches(plain, ours, tolerance, near=0.1)
         nothing_is_left(room)
 
 
@@ -173,12 +162,12 @@ def test_shapes_graphs_and_types_that_change(tolerance: float) -> None:
 
         plain = gradients(model, forward, seed=seed)
         ours = gradients(model, forward, room, seed=seed)
-        assert same_bits(plain, ours) if tolerance == 0 else error_of(plain, ours) < 0.5
+        matches(plain, ours, tolerance, near=0.5)
         nothing_is_left(room)
 
 
 def test_models_that_grow_shrink_and_freeze() -> None:
-    model = network()
+    model = normed()
     room = er.Activations(model, tolerance=0)
     for change in (
         lambda: model.append(nn.Linear(64, 64)),
@@ -198,7 +187,7 @@ def test_models_that_grow_shrink_and_freeze() -> None:
 @pytest.mark.parametrize("held", ["model", "room", "graph"])
 def test_whoever_goes_first(tolerance: float, held: str) -> None:
     """The model, the room or the graph: the others work on, and in the end all are gone."""
-    model = network()
+    model = normed()
     plain = gradients(model, loss_of)
     room = er.Activations(model, tolerance=tolerance)
     seen = [weakref.ref(model), weakref.ref(room)]
@@ -216,7 +205,7 @@ def test_whoever_goes_first(tolerance: float, held: str) -> None:
     gc.collect()
     loss.backward()
     ours = [p.grad for p in parameters]
-    assert same_bits(plain, ours) if tolerance == 0 else error_of(plain, ours) < 0.1
+    matches(plain, ours, tolerance, near=0.1)
     model = room = loss = parameters = ours = None
     gc.collect()
     assert [reference() for reference in seen] == [None, None]
@@ -234,7 +223,7 @@ class Stop(Exception):
 @pytest.mark.parametrize("installed", [False, True])
 def test_interruptions(error: type[BaseException], place: str, installed: bool) -> None:
     """At the step that refreshes bounds and measures."""
-    model = network()
+    model = normed()
     room = er.Activations(model)
     if installed:
         room.install()
@@ -281,7 +270,7 @@ def test_interruptions(error: type[BaseException], place: str, installed: bool) 
 
 def test_a_failing_loss_leaves_the_room_open_for_nobody() -> None:
     """An installed room closes with its model, whatever comes after."""
-    model = network()
+    model = normed()
     room = er.Activations(model, tolerance=0)
     room.install()
     with pytest.raises(RuntimeError, match="cannot be multiplied"):

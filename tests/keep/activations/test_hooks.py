@@ -14,31 +14,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 import elbowroom as er
-from tests.keep.activations.checking import (
-    error_of,
-    gradients,
-    nothing_is_left,
-    same_bits,
-)
-
-TOLERANCES = (0.0, 0.1)
-
-
-def network() -> Any:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 64), nn.Tanh())
-
-
-def loss_of(model: Any) -> tuple[Tensor, ...]:
-    return (model(torch.randn(128, 64)).square().sum(),)
-
-
-def matches(plain: Any, ours: Any, tolerance: float) -> None:
-    if tolerance == 0:
-        assert same_bits(plain, ours)
-    else:
-        assert error_of(plain, ours) < 0.01
-
+from tests.keep.activations.checking import TOLERANCES, gradients, matches, nothing_is_left
+from tests.keep.activations.models import loss_of, smooth
 
 # In-place changes, which hooks hide from autograd.
 
@@ -81,7 +58,7 @@ def test_in_place_changes_raise_what_plain_autograd_raises(
 
 
 def test_changes_of_parameters_raise_too() -> None:
-    model = network()
+    model = smooth()
     with er.Activations(model):
         (loss,) = loss_of(model)
     with torch.no_grad():
@@ -93,7 +70,7 @@ def test_changes_of_parameters_raise_too() -> None:
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 def test_changes_that_hurt_nobody_are_allowed(tolerance: float) -> None:
     """Of tensors that backward does not read, and between two saves."""
-    model = network()
+    model = smooth()
 
     def forward(model: Any) -> tuple[Tensor, ...]:
         y = model(torch.randn(128, 64))
@@ -111,7 +88,7 @@ def test_changes_that_hurt_nobody_are_allowed(tolerance: float) -> None:
 
 
 def test_saved_tensors_are_not_changed() -> None:
-    model = network()
+    model = smooth()
     held: list[tuple[Tensor, int, Tensor]] = []
     for layer in model:
         layer.register_forward_hook(
@@ -131,7 +108,7 @@ def test_saved_tensors_are_not_changed() -> None:
 @pytest.mark.parametrize("ending", ["dropped", "backward", "failed"])
 def test_no_cycle_keeps_memory(tolerance: float, ending: str) -> None:
     """Without the garbage collector: nothing that autograd holds may hold its own graph."""
-    model = network()
+    model = smooth()
     room = er.Activations(model, tolerance=tolerance)
     storages: list[StorageWeakRef] = []
     for layer in model:
@@ -238,7 +215,7 @@ def test_a_callers_input_that_dies_early_hides_nothing() -> None:
 @pytest.mark.parametrize("kind", ["counting", "save_on_cpu"])
 def test_hooks_of_others(tolerance: float, theirs: str, kind: str) -> None:
     """The innermost alone are called, as everywhere in torch."""
-    model = network()
+    model = smooth()
     plain = gradients(model, loss_of)
     room = er.Activations(model, tolerance=tolerance)
     calls: list[int] = []
@@ -272,7 +249,7 @@ def test_hooks_of_others(tolerance: float, theirs: str, kind: str) -> None:
 def test_checkpoints(tolerance: float, reentrant: bool, place: str) -> None:
     """Around a region a room sees the region's input; within, the region still runs again."""
     torch.manual_seed(0)
-    model: Any = nn.Sequential(nn.Linear(64, 64), network(), nn.Linear(64, 64))
+    model: Any = nn.Sequential(nn.Linear(64, 64), smooth(), nn.Linear(64, 64))
     runs: list[int] = []
     model[1].register_forward_pre_hook(lambda *_: runs.append(1))
     room = er.Activations(model, tolerance=tolerance)
@@ -303,7 +280,7 @@ def test_checkpoints(tolerance: float, reentrant: bool, place: str) -> None:
 
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 def test_backwards_decode_every_time(tolerance: float) -> None:
-    model = network()
+    model = smooth()
     plain = gradients(model, loss_of)
     room = er.Activations(model, tolerance=tolerance)
     torch.manual_seed(1)
@@ -321,7 +298,7 @@ def test_backwards_decode_every_time(tolerance: float) -> None:
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 def test_penalties_on_gradients(tolerance: float) -> None:
     """Double backward, with the inner gradient taken inside and outside of the room."""
-    model = network()
+    model = smooth()
 
     def forward(model: Any, inside: bool = True) -> tuple[Tensor, ...]:
         x = torch.randn(128, 64, requires_grad=True)
@@ -335,8 +312,5 @@ def test_penalties_on_gradients(tolerance: float) -> None:
     room = er.Activations(model, tolerance=tolerance)
     ours = gradients(model, forward, room)
     for found in (ours, gradients(model, lambda m: forward(m, False))):
-        if tolerance == 0:
-            assert same_bits(plain, found)
-        else:
-            assert error_of(plain, found) < 0.05
+        matches(plain, found, tolerance, near=0.05)
     nothing_is_left(room)

@@ -10,34 +10,18 @@ from torch.nn import functional
 
 import elbowroom as er
 from tests.keep.activations.checking import (
-    error_of,
+    TOLERANCES,
     gradients,
+    matches,
     nothing_is_left,
     same_bits,
 )
-
-TOLERANCES = (0.0, 0.1)
-
-
-def network() -> Any:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 64), nn.Tanh())
-
-
-def loss_of(model: Any) -> tuple[Tensor, ...]:
-    return (model(torch.randn(128, 64)).square().sum(),)
-
-
-def matches(plain: Any, ours: Any, tolerance: float) -> None:
-    if tolerance == 0:
-        assert same_bits(plain, ours)
-    else:
-        assert error_of(plain, ours) < 0.01
+from tests.keep.activations.models import loss_of, smooth
 
 
 def test_transforms_are_refused_by_torch_and_leave_no_trace() -> None:
     """torch.func does not take hooks: its own sentence says so, and the room goes on."""
-    model = network()
+    model = smooth()
     plain = gradients(model, loss_of)
     room = er.Activations(model, tolerance=0)
     with pytest.raises(RuntimeError, match="saved tensor hooks"), room:
@@ -49,7 +33,7 @@ def test_transforms_are_refused_by_torch_and_leave_no_trace() -> None:
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 def test_vmap_and_forward_mode(tolerance: float) -> None:
-    model = network()
+    model = smooth()
 
     def mapped(model: Any) -> tuple[Tensor, ...]:
         return (torch.vmap(model)(torch.randn(4, 128, 64)).square().sum(),)
@@ -72,8 +56,8 @@ def test_vmap_and_forward_mode(tolerance: float) -> None:
 
 def test_another_thread_is_not_seen() -> None:
     """Hooks belong to a thread: what others compute meanwhile stays plain, and right."""
-    model = network()
-    other = network()
+    model = smooth()
+    other = smooth()
     plain = gradients(other, loss_of)
     room = er.Activations(model, tolerance=0)
     found: list[Any] = []

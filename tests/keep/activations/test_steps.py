@@ -11,24 +11,14 @@ from torch import Tensor, nn
 
 import elbowroom as er
 from tests.keep.activations.checking import (
+    TOLERANCES,
     error_of,
     gradients,
+    matches,
     nothing_is_left,
     same_bits,
 )
-
-TOLERANCES = (0.0, 0.1)
-
-
-def network(width: int = 64) -> Any:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Linear(64, width), nn.LayerNorm(width), nn.GELU(), nn.Linear(width, 64), nn.ReLU()
-    )
-
-
-def loss_of(model: Any) -> tuple[Tensor, ...]:
-    return (model(torch.randn(128, 64)).square().sum(),)
+from tests.keep.activations.models import loss_of, normed
 
 
 @pytest.mark.parametrize("tolerance", TOLERANCES)
@@ -51,21 +41,21 @@ def test_two_rooms_of_two_models(tolerance: float) -> None:
         loss.backward()
         return [*first, *[p.grad for p in make.parameters()]]
 
-    make, critic = network(), network(96)
+    make, critic = normed(), normed(96)
     plain = [
         None if g is None else g.clone()
         for g in losses(make, critic, (nullcontext(), nullcontext()))
     ]
     rooms = er.Activations(make, tolerance=tolerance), er.Activations(critic, tolerance=tolerance)
     ours = losses(make, critic, rooms)
-    assert same_bits(plain, ours) if tolerance == 0 else error_of(plain, ours) < 0.02
+    matches(plain, ours, tolerance, near=0.02)
     for room in rooms:
         nothing_is_left(room)
         assert room.ledger.ratio > 1
 
 
 def test_one_room_inside_another() -> None:
-    outer, inner = network(), network()
+    outer, inner = normed(), normed()
     whole = nn.Sequential(outer, inner)
     plain = gradients(whole, loss_of)
     room, other = er.Activations(whole, tolerance=0), er.Activations(inner, tolerance=0)
@@ -86,7 +76,7 @@ def test_one_room_inside_another() -> None:
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 def test_threads(shared: bool, tolerance: float) -> None:
     """Two models in two threads, or one model and one room in both, through refreshes."""
-    models = [network(), network()]
+    models = [normed(), normed()]
     if shared:
         models[1] = models[0]
     rooms = [er.Activations(model, tolerance=tolerance) for model in models]
@@ -128,7 +118,7 @@ def test_threads(shared: bool, tolerance: float) -> None:
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 def test_replicas_in_threads(tolerance: float) -> None:
     """As DataParallel does it: copies run in threads of their own, which no room watches."""
-    model = network()
+    model = normed()
     room = er.Activations(model, tolerance=tolerance)
 
     def forward(model: Any) -> tuple[Tensor, ...]:
@@ -147,7 +137,7 @@ def test_replicas_in_threads(tolerance: float) -> None:
 
     plain = gradients(model, forward)
     ours = gradients(model, forward, room)
-    assert same_bits(plain, ours) if tolerance == 0 else error_of(plain, ours) < 0.02
+    matches(plain, ours, tolerance, near=0.02)
     nothing_is_left(room)
 
 
@@ -160,7 +150,7 @@ def test_replicas_in_threads(tolerance: float) -> None:
 )
 def test_ways_to_write_a_step(style: str, tolerance: float) -> None:
     def steps(room: Any) -> list[Tensor | None]:
-        model = network()
+        model = normed()
         optimizer = torch.optim.Adam(model.parameters(), 1e-3)
         seen: list[Tensor] = []
         if style == "hooked":
@@ -222,15 +212,15 @@ def test_ways_to_write_a_step(style: str, tolerance: float) -> None:
 
     plain = steps(nullcontext())
     torch.manual_seed(0)
-    stand_in = network()
+    stand_in = normed()
     room = er.Activations(stand_in, tolerance=tolerance)
     ours = steps(room)
-    assert same_bits(plain, ours) if tolerance == 0 else error_of(plain, ours) < 0.05
+    matches(plain, ours, tolerance, near=0.05)
     nothing_is_left(room)
 
 
 def test_copies_and_saves_of_a_model_in_a_room(tmp_path: Any) -> None:
-    model = network()
+    model = normed()
     room = er.Activations(model)
     room.install()
     gradients(model, loss_of)
