@@ -1,4 +1,4 @@
-"""What all tests share: a reproducible hypothesis profile and the instruction sets."""
+"""What all tests share: a reproducible hypothesis profile, instruction sets, one thread."""
 
 import signal
 from collections.abc import Iterator
@@ -25,3 +25,14 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     _native.set_isa(request.param)
     yield request.param
     _native.set_isa(before)
+
+
+@pytest.fixture(scope="session")
+def one_thread() -> Iterator[None]:
+    """Keep torch to one thread: the networks are tiny and the machine may be busy."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

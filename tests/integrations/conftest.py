@@ -1,12 +1,11 @@
 """What the tests of integrations share: one thread, no hub, the examples."""
 
 import runpy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -14,12 +13,8 @@ Example = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_thread() -> Iterator[None]:
-    """Keep torch to one thread: the networks are tiny and the machine may be busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def in_one_thread(one_thread: None) -> None:
+    """Also for what fixtures of modules train."""
 
 
 @pytest.fixture(autouse=True)

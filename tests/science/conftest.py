@@ -1,19 +1,13 @@
 """What the tests of the applications share: one thread, and a data folder of their own."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_thread() -> Iterator[None]:
-    """Keep torch to one thread: the networks are tiny and the machine may be busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def in_one_thread(one_thread: None) -> None:
+    """Also for what fixtures of modules train."""
 
 
 @pytest.fixture(autouse=True)
