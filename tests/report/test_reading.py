@@ -1,6 +1,8 @@
 """Runs as they are read: finished, running, torn, foreign and hostile."""
 
 import json
+import math
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elbowroom.errors import CorruptData, ElbowroomError, IncompatibleFormat, InvalidArgument
+from elbowroom.keep.activations.ledger import Row
 from elbowroom.report import read_run, render
 from elbowroom.report.writing import Writer
 
@@ -57,6 +60,40 @@ def test_losses_that_are_not_finite_are_none(tmp_path: Path) -> None:
     (contender,) = read_run(tmp_path).contenders
     assert (contender.steps[0].loss, contender.scores[0].value) == (None, None)
     render(read_run(tmp_path))
+
+
+def test_errors_that_are_not_finite_are_shown_as_unknown(tmp_path: Path) -> None:
+    row = Row(
+        name="first: conv2d[0]",
+        readers=("ConvolutionBackward0.0",),
+        error_class="W",
+        method="encode",
+        shape=(2, 3),
+        saved_bytes=24,
+        kept_bytes=8,
+        bound=math.inf,
+        gradient_error=math.nan,
+        encode_s=0.001,
+        decode_s=0.25,
+    )
+    with start(tmp_path) as writer:
+        writer.append("ledger", step=1, rows=[asdict(row)], readings=[], events=[])
+    run = read_run(tmp_path)
+    (found,) = run.contenders[0].rows
+    assert math.isnan(found.bound) and math.isnan(found.gradient_error)
+    assert replace(found, bound=0.0, gradient_error=0.0) == replace(
+        row, bound=0.0, gradient_error=0.0
+    )
+    assert (found.layer, found.ratio) == ("first", 3.0)
+    page = render(run)
+    assert "0 of 1 tensors cost no error" in page
+    assert (
+        "nan"
+        not in page[page.index('id="ledger"') : page.index("</table>", page.index('id="ledger"'))]
+    )
+    (told,) = run.to_json()["contenders"][0]["rows"]
+    assert (told["bound"], told["gradient_error"], told["decode_s"]) == (None, None, 0.25)
+    json.dumps(run.to_json(), allow_nan=False)
 
 
 def test_states_of_contenders_are_the_run_s_where_it_has_none(tmp_path: Path) -> None:

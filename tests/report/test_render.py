@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from elbowroom.keep.activations.ledger import Row
 from elbowroom.report import Run, read_run, render
 from elbowroom.report.figures import make_figures
-from elbowroom.report.model import Contender, Moment, Saved, Step, Timeline
+from elbowroom.report.model import Contender, Moment, Step, Timeline
 from elbowroom.report.timeline import MOST_SERIES, OTHERS, group_layers, stack
 
 from .runs import HOSTILE, record, record_both
@@ -107,7 +108,7 @@ def test_a_run_without_anything_is_a_page_too() -> None:
 
 
 def test_a_very_long_run_stays_below_three_megabytes(run: Run) -> None:
-    row = Saved(
+    row = Row(
         name="a" * 1500,
         readers=("b" * 30,) * 4,
         error_class="W",
@@ -117,6 +118,8 @@ def test_a_very_long_run_stays_below_three_megabytes(run: Run) -> None:
         kept_bytes=1,
         bound=0.1,
         gradient_error=0.1,
+        encode_s=0.1,
+        decode_s=0.1,
     )
     moments = [
         Moment(at_s=i * 1e-3, layer=f"l{i % 97}.{i}", plain_bytes=1, held_bytes=1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from elbowroom.keep.activations import Activations
-    from elbowroom.report.model import Reading
+    from elbowroom.keep.activations.ledger import Reading
     from elbowroom.science.climate.deep import DeepRain
     from elbowroom.science.task import Score, Task
 
@@ -154,7 +154,7 @@ def compare_gradients(
     """Compute gradients of a few new batches twice, and set their error against their variance."""
     import torch
 
-    from elbowroom.report.model import Reading
+    from elbowroom.keep.activations.ledger import Reading
 
     draws = torch.Generator().manual_seed(settings.seed + 1)
     total = torch.zeros(sum(p.numel() for p in network.parameters()))

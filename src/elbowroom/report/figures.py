@@ -98,7 +98,7 @@ def _error(run: Run) -> Figures | None:
     groups: dict[str, list[list[Any]]] = {}
     for contender in run.contenders:
         for row in contender.rows:
-            if row.ratio and row.gradient_error:
+            if row.ratio and row.gradient_error > 0:
                 readers = sorted({reader.split(".")[0] for reader in row.readers})
                 label = " + ".join(readers) or row.method
                 point = [row.ratio, row.gradient_error, shorten(row.name), row.saved_bytes]

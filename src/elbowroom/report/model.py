@@ -1,12 +1,15 @@
 """What was measured: the record of a run, between those who measure and those who show.
 
 Everything is plain values, so that a run is JSON as it stands. Numbers that were not finite, and
-those that were not measured, are None.
+those that were not measured, are None; in rows of the ledger, which are the room's own, NaN.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from elbowroom.keep.activations.ledger import Reading, Row
 
 VERSION = 1
 
@@ -48,42 +51,6 @@ class Score:
     value: float | None
     higher_is_better: bool = True
     baselines: Mapping[str, float] = field(default_factory=dict[str, float])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Saved:
-    """A tensor that autograd saved: a row of the ledger."""
-
-    name: str
-    readers: tuple[str, ...]
-    error_class: str
-    method: str
-    shape: tuple[int, ...]
-    saved_bytes: int
-    kept_bytes: int
-    bound: float | None
-    gradient_error: float | None
-    encode_s: float = 0.0
-    decode_s: float = 0.0
-
-    @property
-    def layer(self) -> str:
-        """The module that saved it."""
-        return layer_of(self.name)
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times smaller it is; None where nothing is held for it."""
-        return self.saved_bytes / self.kept_bytes if self.kept_bytes else None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
-    """The meter against the prediction: shares of the gradient's own variance."""
-
-    step: int
-    predicted: float
-    measured: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +99,7 @@ class Contender:
     steps: tuple[Step, ...] = ()
     scores: tuple[Score, ...] = ()
     memory: Memory | None = None
-    rows: tuple[Saved, ...] = ()
+    rows: tuple[Row, ...] = ()
     readings: tuple[Reading, ...] = ()
     events: tuple[str, ...] = ()
     timeline: Timeline | None = None
@@ -202,9 +169,15 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as values that JSON has."""
-        return asdict(self)
+        return clean(asdict(self))
 
 
-def layer_of(name: str) -> str:
-    """The module in the name of a saved tensor, such as "encoder.0: conv2d[0]"."""
-    return name.split(": ", 1)[0]
+def clean(value: Any) -> Any:
+    """As JSON has it: None for what is not finite, lists for tuples."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(item) for item in value]
+    return value

@@ -1,11 +1,13 @@
 """Reads the folder of a run, finished or not, written by ourselves or by strangers."""
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from elbowroom.errors import CorruptData, IncompatibleFormat, InvalidArgument
+from elbowroom.keep.activations.ledger import Reading, Row, layer_of
 from elbowroom.report.fields import Fields
 from elbowroom.report.model import (
     VERSION,
@@ -13,13 +15,10 @@ from elbowroom.report.model import (
     Contender,
     Memory,
     Moment,
-    Reading,
     Run,
-    Saved,
     Score,
     Step,
     Timeline,
-    layer_of,
 )
 from elbowroom.report.writing import RUN, SUFFIX
 
@@ -157,8 +156,9 @@ def _read_score(record: Fields) -> Score:
     )
 
 
-def _read_row(row: Fields) -> Saved:
-    return Saved(
+def _read_row(row: Fields) -> Row:
+    bound, error = row.number_or_none("bound"), row.number_or_none("gradient_error")
+    return Row(
         name=row.text("name"),
         readers=tuple(row.list_of_text("readers")),
         error_class=row.text("error_class"),
@@ -166,8 +166,8 @@ def _read_row(row: Fields) -> Saved:
         shape=tuple(row.counts("shape")),
         saved_bytes=row.count("saved_bytes"),
         kept_bytes=row.count("kept_bytes"),
-        bound=row.number_or_none("bound"),
-        gradient_error=row.number_or_none("gradient_error"),
+        bound=math.nan if bound is None else bound,
+        gradient_error=math.nan if error is None else error,
         encode_s=row.number("encode_s", 0.0),
         decode_s=row.number("decode_s", 0.0),
     )

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from elbowroom.bench.machine import describe
 from elbowroom.errors import InvalidArgument
 from elbowroom.keep.activations import Activations
 from elbowroom.keep.activations.gauge import Gauge, gauge_of
-from elbowroom.report.model import Reading
+from elbowroom.keep.activations.ledger import Reading
 from elbowroom.report.watch import Watch
 from elbowroom.report.writing import Writer
 
@@ -103,13 +103,8 @@ class Recorder:
         self._inside.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._inside.__exit__(kind, error, trace)
+    def __exit__(self, *ending: Any) -> None:
+        self._inside.__exit__(*ending)
         self._forward = self._backward = self._stepped = time.perf_counter()
 
     def _before_step(self, *_: Any) -> None:
@@ -170,26 +165,8 @@ class Recorder:
         self.writer.append(
             "ledger",
             step=ledger.step,
-            rows=[
-                {
-                    "name": row.name,
-                    "readers": row.readers,
-                    "error_class": row.error_class,
-                    "method": row.method,
-                    "shape": row.shape,
-                    "saved_bytes": row.saved_bytes,
-                    "kept_bytes": row.kept_bytes,
-                    "bound": row.bound,
-                    "gradient_error": row.gradient_error,
-                    "encode_s": row.encode_s,
-                    "decode_s": row.decode_s,
-                }
-                for row in ledger.rows
-            ],
-            readings=[
-                {"step": r.step, "predicted": r.predicted, "measured": r.measured}
-                for r in (*ledger.readings, *self._readings)
-            ],
+            rows=[asdict(row) for row in ledger.rows],
+            readings=[asdict(r) for r in (*ledger.readings, *self._readings)],
             events=ledger.events,
         )
 

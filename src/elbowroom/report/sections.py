@@ -1,9 +1,11 @@
 """The sections of the page: headings, figures, tables and what they say, all escaped."""
 
+import math
 from collections.abc import Callable, Sequence
 
+from elbowroom.keep.activations.ledger import Row
 from elbowroom.report.figures import Figures, stacks_of
-from elbowroom.report.model import Contender, Run, Saved
+from elbowroom.report.model import Contender, Run
 from elbowroom.report.wording import (
     escape,
     say_bytes,
@@ -282,13 +284,14 @@ def _ledger(contender: Contender) -> str:
     )
 
 
-def _ledger_line(row: Saved) -> str:
-    error = row.gradient_error or 0.0
+def _ledger_line(row: Row) -> str:
+    # What is not known sorts with the largest.
+    error = row.gradient_error if math.isfinite(row.gradient_error) else None
     cells: Sequence[tuple[str, float, str]] = (
         (say_bytes(row.saved_bytes), row.saved_bytes, ""),
         (say_bytes(row.kept_bytes), row.kept_bytes, ""),
         (say_ratio(row.ratio), row.ratio or 1e18, ""),
-        (say_number(error) if error else "0", error, ""),
+        (say_number(error), 1e18 if error is None else error, ""),
         (say_seconds(row.encode_s), row.encode_s, ""),
         (say_seconds(row.decode_s), row.decode_s, ""),
     )

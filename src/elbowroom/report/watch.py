@@ -1,8 +1,9 @@
 """Watches what plain autograd saves for backward, and holds none of it."""
 
+import functools
 import time
 import weakref
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -21,44 +22,36 @@ class Watch:
         self.saved_bytes = 0
         self._model = model
         self._modules: list[str] = []
-        self._handles: list[Any] = []
-        self._hooks: Any = None
+        self._hooks = ExitStack()
         self._known: dict[int, weakref.ref[_Held]] = {}
         self._untouched: set[int] = set()
 
     def __enter__(self) -> "Watch":
         tensors = [*self._model.parameters(), *self._model.buffers()]
         self._untouched = {t.untyped_storage()._cdata for t in tensors}
-        for name, module in self._model.named_modules():
-            self._handles += [
-                module.register_forward_pre_hook(
-                    lambda _, args, name=name: self._begin(name, args), prepend=True
-                ),
-                module.register_forward_hook(lambda *_: self._end(), always_call=True),
-            ]
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
-        self._hooks.__enter__()
+        with ExitStack() as hooks:
+            for name, module in self._model.named_modules():
+                begin = functools.partial(self._begin, name)
+                for handle in (
+                    module.register_forward_pre_hook(begin, prepend=True),
+                    module.register_forward_hook(self._end, always_call=True),
+                ):
+                    hooks.callback(handle.remove)
+            hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
+            self._hooks = hooks.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._hooks.__exit__(kind, error, trace)
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+    def __exit__(self, *ending: Any) -> None:
+        self._hooks.close()
         self._known.clear()
 
-    def _begin(self, name: str, args: Any) -> None:
+    def _begin(self, name: str, _: nn.Module, args: Any) -> None:
         if not self._modules:
             inputs = [a for a in args if isinstance(a, Tensor)]
             self._untouched |= {t.untyped_storage()._cdata for t in inputs}
         self._modules.append(name)
 
-    def _end(self) -> None:
+    def _end(self, *_: Any) -> None:
         if self._modules:
             self._modules.pop()
 

@@ -2,16 +2,14 @@
 
 import errno
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from elbowroom.errors import InvalidArgument
-from elbowroom.report.model import VERSION
+from elbowroom.report.model import VERSION, clean
 
 SUFFIX = ".jsonl"
 RUN = "run"  # the file of the run itself; every other one is a contender's
@@ -58,21 +56,5 @@ class Writer:
     def __enter__(self) -> "Writer":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.close()
-
-
-def clean(value: Any) -> Any:
-    """As JSON has it: None for what is not finite, lists for tuples."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): clean(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [clean(item) for item in value]
-    return value

@@ -29,6 +29,16 @@ class Row:
     decode_s: float
     """So far: all of it when backward is over."""
 
+    @property
+    def layer(self) -> str:
+        """The module that saved it."""
+        return layer_of(self.name)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times smaller it is; None where nothing is held for it."""
+        return self.saved_bytes / self.kept_bytes if self.kept_bytes else None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
@@ -116,6 +126,11 @@ class Ledger:
             )
         lines.extend(self.events[-3:])
         return "\n".join(lines)
+
+
+def layer_of(name: str) -> str:
+    """The module in the name of a saved tensor, such as "encoder.0: conv2d[0]"."""
+    return name.split(": ", 1)[0]
 
 
 def say_bytes(nbytes: int) -> str:
