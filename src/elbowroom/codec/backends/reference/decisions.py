@@ -1,5 +1,6 @@
 """Decisions of the model sparse: bins that learn, and a binary range coder."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable
 
 from elbowroom.errors import CorruptData
@@ -37,7 +38,7 @@ class Bins:
         )
 
 
-class Coder:
+class Coder(ABC):
     """What encoder and decoder share: bins, and the range with the times it grew."""
 
     def __init__(self) -> None:
@@ -67,11 +68,13 @@ class Coder:
             self._shift()
         return answer
 
+    @abstractmethod
     def _narrow(self, part: int, answer: bool) -> bool:
-        raise NotImplementedError
+        """Take the part of the interval that belongs to the answer, and return the answer."""
 
+    @abstractmethod
     def _shift(self) -> None:
-        raise NotImplementedError
+        """Make room for 32 bits more."""
 
 
 class Encoder(Coder):
