@@ -87,10 +87,7 @@ def test_errors_that_are_not_finite_are_shown_as_unknown(tmp_path: Path) -> None
     assert (found.layer, found.ratio) == ("first", 3.0)
     page = render(run)
     assert "0 of 1 tensors cost no error" in page
-    assert (
-        "nan"
-        not in page[page.index('id="ledger"') : page.index("</table>", page.index('id="ledger"'))]
-    )
+    assert "nan" not in page.partition('id="ledger"')[2].partition("</table>")[0]
     (told,) = run.to_json()["contenders"][0]["rows"]
     assert (told["bound"], told["gradient_error"], told["decode_s"]) == (None, None, 0.25)
     json.dumps(run.to_json(), allow_nan=False)
