@@ -64,6 +64,20 @@ def test_a_watch_counts_storages_once_and_only_what_is_saved() -> None:
     assert sum(held for _, _, _, held in watch.moments) == 0
 
 
+def test_a_watch_takes_new_parameters_for_what_they_are() -> None:
+    """Lazy layers get theirs while they run, and those are no activations."""
+    model = nn.Sequential(nn.LazyLinear(64), nn.ReLU(), nn.LazyLinear(64), nn.LazyBatchNorm1d())
+    saved_bytes = []
+    for _ in range(2):
+        watch = Watch(model)
+        with watch:
+            y = model(torch.randn(32, 64))
+        y.sum().backward()
+        saved_bytes.append(watch.saved_bytes)
+    # The two layers' results, and the mean and spread of each feature.
+    assert saved_bytes == [2 * 32 * 64 * 4 + 2 * 64 * 4] * 2
+
+
 def test_a_watch_changes_no_gradient() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))

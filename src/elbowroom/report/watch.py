@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 
 class Watch:
@@ -25,10 +26,10 @@ class Watch:
         self._hooks = ExitStack()
         self._known: dict[int, weakref.ref[_Held]] = {}
         self._untouched: set[int] = set()
+        self._unseen: list[Tensor] = []
 
     def __enter__(self) -> "Watch":
-        tensors = [*self._model.parameters(), *self._model.buffers()]
-        self._untouched = {t.untyped_storage()._cdata for t in tensors}
+        self._unseen = [*self._model.parameters(), *self._model.buffers()]
         with ExitStack() as hooks:
             for name, module in self._model.named_modules():
                 begin = functools.partial(self._begin, name)
@@ -58,6 +59,8 @@ class Watch:
     def _pack(self, tensor: Tensor) -> "tuple[Tensor, _Held | None]":
         # Detached: a tensor that its own node saves must not hold that node.
         storage = tensor.untyped_storage()
+        if self._unseen:
+            self._see()
         if storage._cdata in self._untouched:
             return tensor.detach(), None
         reference = self._known.get(storage._cdata)
@@ -70,6 +73,12 @@ class Watch:
             self.saved_bytes += held.nbytes
             self.note(held.layer, held.nbytes)
         return tensor.detach(), held
+
+    def _see(self) -> None:
+        """Learn which storages are the model's; lazy layers get theirs while they run."""
+        seen = [t for t in self._unseen if not is_lazy(t)]
+        self._untouched |= {t.untyped_storage()._cdata for t in seen}
+        self._unseen = [t for t in self._unseen if is_lazy(t)]
 
     def note(self, layer: str, nbytes: int) -> None:
         """Bytes came or went."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import elbowroom as er
+from tests.keep.activations.checking import matches
 from tests.keep.activations.models import (
     MODELS,
     Transformer,
@@ -291,3 +292,29 @@ def test_a_model_that_cannot_be_cut_costs_the_meter_only() -> None:
         loss.backward()
     assert model.layer.weight.grad is not None
     assert any("the meter is off" in event for event in room.ledger.events)
+
+
+@pytest.mark.parametrize("options", [{"tolerance": 0.0}, {}, {"memory": "64 GB"}])
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_parameters_that_get_their_shape_in_the_first_pass(
+    options: dict[str, Any], is_installed: bool
+) -> None:
+    """They are followed from the next pass on; the first one is right already."""
+
+    def make_lazy() -> Any:
+        return nn.Sequential(
+            nn.LazyConv2d(16, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)
+        )
+
+    x, y = images(size=16)
+    _, plain = run(make_lazy(), x, y)
+    model = make_lazy()
+    room = er.Activations(model, **options)
+    if is_installed:
+        room.install()
+    _, ours = run(model, x, y, None if is_installed else room)
+    matches(list(plain.values()), list(ours.values()), room.tolerance)
+    run(model, x, y, None if is_installed else room)
+    assert room.ledger.step == 2
+    assert room.ledger.ratio >= 1
+    assert len(room._watched) == (0 if room.tolerance == 0 else len(plain))
