@@ -277,8 +277,6 @@ class Anywhere:
         limit_bytes = parse_bytes(self._terms.memory)
         if account.ledger.saved_bytes > holder.room.ledger.saved_bytes:
             holder.room._budget = None
-            for site in holder.room._sites:
-                site.is_kept = False
             room._budget = Budget(room.model, limit_bytes, room._tell)
             self._holder = holder = account
         self._say(

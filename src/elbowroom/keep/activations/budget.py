@@ -1,162 +1,78 @@
-"""Meeting a budget of memory: what is kept, encoded and computed again, for the least time."""
+"""Meeting a budget of memory: what is kept, encoded, put on disk and computed again."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
 from torch import nn
 
 from elbowroom.errors import BudgetUnreachable
+from elbowroom.keep.activations.arrangement import (
+    Arrangement,
+    arrange,
+    cost_s,
+    load_solver,
+    lowest,
+    state,
+)
 from elbowroom.keep.activations.gauge import (
-    Gauge,
+    Watch,
     device_of,
-    gauge_of,
     return_freed_memory,
+    trim,
     use_small_pages,
+    watch_of,
 )
 from elbowroom.keep.activations.ledger import say_bytes
 from elbowroom.keep.activations.recompute import candidates
-from elbowroom.keep.activations.sites import Site
+from elbowroom.keep.activations.shelf import Shelf
+from elbowroom.keep.activations.sites import Form, Site
+from elbowroom.keep.activations.timeline import Timeline
 
 _log = logging.getLogger("elbowroom")
 
 # Left free: the next batch may differ a little from those that were measured.
 MARGIN = 0.03
 
+# Where memory fills up beyond this share of the budget, nothing more is kept and what is encoded
+# goes to disk, whatever was planned: shapes may have changed, and of the first pass nothing is
+# known.
+_BRIM = 0.9
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """One tensor, or what is known of it: kept or encoded."""
+# Of the budget, left free for what comes into being in the first steps.
+_SETTLING = 0.05
 
-    site: Site
-    plain_bytes: int
-    coded_bytes: int
-    seconds: float
-    """For encoding and decoding it."""
+# An arrangement that takes more than this share of the present one's time is not worth a change.
+_WORTH = 0.97
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Region:
-    """A module that can run again in backward."""
-
-    name: str
-    seconds: float
-    """Of its forward."""
-
-    input_bytes: int
-    """Encoded: what is left to keep of it."""
-
-    plain_bytes: int
-    """What it holds for a while when it runs again."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arrangement:
-    """What is done with each tensor and region, and what it costs."""
-
-    kept: frozenset[Site]
-    regions: frozenset[str]
-    held_bytes: int
-    seconds: float
-
-
-def arrange(
-    choices: Sequence[Choice], regions: Sequence[Region], held_bytes: int
-) -> Arrangement | None:
-    """The fastest arrangement that holds at most so many bytes; None when there is none.
-
-    A mixed-integer program: for every tensor kept or encoded, unless its region runs again.
-    """
-    from scipy import optimize
-
-    limit: Any = optimize.Bounds
-    milp, LinearConstraint = optimize.milp, optimize.LinearConstraint  # noqa: N806
-
-    count, areas = len(choices), len(regions)
-    if count == 0:
-        return Arrangement(kept=frozenset(), regions=frozenset(), held_bytes=0, seconds=0.0)
-    place = {region.name: 2 * count + i for i, region in enumerate(regions)}
-    size = 2 * count + areas + 1  # the last: bytes of the largest region at work
-    seconds, held = np.zeros(size), np.zeros(size)
-    each = np.zeros((count, size))
-    for i, choice in enumerate(choices):
-        held[2 * i], held[2 * i + 1] = choice.plain_bytes, choice.coded_bytes
-        seconds[2 * i + 1] = choice.seconds
-        each[i, 2 * i] = each[i, 2 * i + 1] = 1
-        region = _region_of(choice.site, place)
-        if region is not None:
-            each[i, region] = 1
-    at_work = np.zeros((areas, size))
-    for i, region in enumerate(regions):
-        seconds[place[region.name]] = region.seconds
-        held[place[region.name]] = region.input_bytes
-        at_work[i, place[region.name]], at_work[i, -1] = -region.plain_bytes, 1
-    held[-1] = 1
-    whole = np.ones(size)
-    whole[-1] = 0
-    limits = np.ones(size)
-    limits[-1] = np.inf
-    scale = max(1.0, float(held_bytes))
-    result = milp(
-        seconds,
-        constraints=[
-            LinearConstraint(each, 1, 1),
-            LinearConstraint(held[None, :] / scale, -np.inf, held_bytes / scale),
-            *([LinearConstraint(at_work / scale, 0, np.inf)] if areas else []),
-        ],
-        integrality=whole,
-        bounds=limit(np.zeros(size), limits),
-        options={"mip_rel_gap": 0.01, "time_limit": 5},
-    )
-    if result.x is None:
-        return None
-    chosen = result.x > 0.5
-    chosen[-1] = False
-    return Arrangement(
-        kept=frozenset(choices[i].site for i in range(count) if chosen[2 * i]),
-        regions=frozenset(r.name for r in regions if chosen[place[r.name]]),
-        held_bytes=int(held[chosen].sum()),
-        seconds=float(seconds[chosen].sum()),
-    )
-
-
-def least_bytes(choices: Sequence[Choice], regions: Sequence[Region]) -> int:
-    """The fewest bytes that can be held."""
-    inside = {region.name: 0 for region in regions}
-    total = 0
-    for choice in choices:
-        name = next((n for n in inside if _is_inside(choice.site, n)), None)
-        if name is None:
-            total += choice.coded_bytes
-        else:
-            inside[name] += choice.coded_bytes
-    return total + sum(min(inside[r.name], r.input_bytes) for r in regions)
-
-
-def _is_inside(site: Site, name: str) -> bool:
-    return site.key[0] == name or site.key[0].startswith(name + ".")
-
-
-def _region_of(site: Site, place: dict[str, int]) -> int | None:
-    return next((place[name] for name in place if _is_inside(site, name)), None)
+# Passes above the budget in a row, after which it is given up.
+_PATIENCE = 4
 
 
 class Budget:
-    """Watches the peak from pass to pass, and arranges what is held so that it stays below."""
+    """Watches the course of memory from pass to pass, and arranges what is held to stay below."""
 
     def __init__(self, model: nn.Module, limit_bytes: int, report: Callable[[str], None]) -> None:
         device = device_of(model)
-        self._gauge: Gauge = gauge_of(device)
+        self._gauge: Watch = watch_of(device)
         self._modules = candidates(model)
         self._limit = limit_bytes
         self._report = report
         self._passes = 0
-        self._least = 2**63  # peak with as little held as possible
-        self._growth = 1.1  # bytes of peak for a byte that is held: heaps have holes
-        self.arrangement: Arrangement | None = None
+        self._failures = 0
+        self._profile: Timeline | None = None
+        self._weights_bytes = sum(
+            p.numel() * p.element_size() for p in model.parameters() if p.requires_grad
+        )
+        self._is_disturbed = False
+        self._growth = 1.15
+        self._surprise = 0  # bytes that the last arrangement took on top of what was expected
+        self.timeline: Timeline | None = None
+        """Of the present pass, where it is recorded."""
+
+        self.shelf = Shelf()
+        self.arrangement = Arrangement()
         self.peak_bytes = 0
+        load_solver()
         if device.type != "cuda":
             use_small_pages()
             return_freed_memory(at_once=True)
@@ -171,94 +87,113 @@ class Budget:
     @property
     def modules(self) -> list[nn.Module]:
         """Those that run again in backward."""
-        if self.arrangement is None:
-            return []
         return [self._modules[name] for name in self.arrangement.regions]
 
-    def next_pass(self, sites: Iterable[Site], seconds: dict[str, float]) -> None:
-        """The last step is over: compare its peak with the budget, and arrange the next."""
-        choices = [
-            Choice(
-                site=site,
-                plain_bytes=site.plain_bytes,
-                coded_bytes=site.coded_bytes,
-                seconds=site.encode_s + site.decode_s,
-            )
-            for site in sites
-            if site.plain_bytes > 0
-        ]
-        held_bytes = sum(self._held_bytes(choice) for choice in choices)
-        self.peak_bytes = self._gauge.peak()
-        self._gauge.reset()
+    def form_of(self, site: Site, plain_bytes: int) -> Form:
+        """What to do with a tensor of this place, now."""
+        form = self.arrangement.forms.get(site, Form.ENCODE)
+        if form is Form.OFFLOAD:
+            return form
+        now = self._gauge.now()
+        if self._passes <= 1 and now > _BRIM * self._limit:
+            return Form.OFFLOAD
+        if form is Form.KEEP and now + plain_bytes - site.plain_bytes > self._limit:
+            return Form.ENCODE
+        return form
+
+    def lend(self, nbytes: int) -> bool:
+        """Whether so much more can be taken now for a while; this pass is no model for others."""
+        self._is_disturbed = self._gauge.now() + nbytes <= (1 - MARGIN) * self._limit
+        return self._is_disturbed
+
+    def next_pass(self, seconds: dict[str, float], *, is_watched: bool) -> None:
+        """The last pass is over: compare its peak with the budget, and arrange the next.
+
+        Args:
+            seconds: Of the forwards of modules, in the last pass.
+            is_watched: Whether gradients are looked at in the next pass, which takes more memory
+                than others. Those passes are the measure.
+        """
+        if self._passes > 0:
+            is_fresh = self._close()
+            if is_fresh or self.peak_bytes > self._limit:
+                self._plan(seconds)
         self._passes += 1
-        if self._passes <= 2 or not choices:
-            # The optimizer makes its state in the first step: the second one tells the truth.
+        self._is_disturbed = False
+        self.timeline = None
+        if is_watched or self._failures > 0 or self._profile is None:
+            self.timeline = Timeline(self._gauge)
+            self._gauge.start()
+
+    def _close(self) -> bool:
+        """Take what was measured of the last pass; whether its whole course is known."""
+        timeline, self.timeline = self.timeline, None
+        if timeline is None:
+            self.peak_bytes = self._gauge.peak()
+        else:
+            timeline.lap()
+            self.peak_bytes = timeline.peak_bytes
+        self._gauge.stop()
+        self._gauge.reset()
+        if self._is_disturbed:
+            trim()
+            return False
+        if timeline is not None and timeline.holdings and not self.arrangement.regions:
+            # Where regions run again, what they hold is not seen: the last full course stays.
+            self._profile, self._surprise = timeline, 0
+            return True
+        if self.arrangement.peak_bytes:
+            self._surprise = max(self._surprise, self.peak_bytes - self.arrangement.peak_bytes)
+        return False
+
+    def _plan(self, seconds: dict[str, float]) -> None:
+        is_over = self.peak_bytes > self._limit
+        self._failures = self._failures + 1 if is_over else 0
+        if self._profile is None:
+            if self._failures > 1:
+                self._give_up(self.peak_bytes)
             return
-        if not any(choice.site.is_kept for choice in choices):
-            self._least = min(self._least, self.peak_bytes)
-        over = self.peak_bytes > self._limit
-        if over:
-            self._give_way(choices, seconds)
-        elif self._passes > 12 and self._passes % 32:
-            return
-        free = self._limit * (1 - MARGIN) - self.peak_bytes
-        # Half of what is free at a time, so that the peak comes to the limit from below.
-        room = held_bytes + int(free / self._growth * (0.5 if free > 0 else 1.0))
-        regions = self._regions(choices, seconds)
-        found = arrange(choices, regions, max(room, 0))
+        if is_over and self.arrangement.count(Form.KEEP):
+            self._growth *= 1.2
+        problem = state(
+            self._profile,
+            {name: seconds[name] for name in self._modules if name in seconds},
+            growth=self._growth,
+            bytes_per_s=None if self.shelf.trouble else self.shelf.bytes_per_s,
+        )
+        limit = self._limit * (1 - MARGIN) - self._surprise
+        if self._passes == 1:
+            # An optimizer makes its state in the first step, often two numbers a weight, and
+            # libraries some of their own.
+            limit -= 2 * self._weights_bytes + _SETTLING * self._limit
+        found = arrange(problem, limit)
         if found is None:
-            # As little as possible: whether it is enough, the next step will show.
-            found = Arrangement(
-                kept=frozenset(),
-                regions=frozenset(region.name for region in regions),
-                held_bytes=least_bytes(choices, regions),
-                seconds=0.0,
-            )
-        known = self.arrangement
-        if known is None or (len(known.kept), known.regions) != (len(found.kept), found.regions):
-            self._report(
-                f"budget {say_bytes(self._limit)}, peak {say_bytes(self.peak_bytes)}: "
-                f"{len(found.kept)} tensors kept, {len(choices) - len(found.kept)} encoded, "
-                f"{len(found.regions)} regions computed again"
-            )
+            if not is_over:
+                # It is within the budget as it is, though not by much.
+                return
+            found = lowest(problem)
+            if found.peak_bytes + self._surprise > self._limit:
+                self._give_up(found.peak_bytes + self._surprise)
+        if self._failures >= _PATIENCE:
+            self._give_up(self.peak_bytes)
+        is_fine = self.peak_bytes <= limit and self._passes > 1
+        if is_fine and found.seconds > _WORTH * cost_s(problem, self.arrangement):
+            return
+        self._say(found, len(problem.choices))
         self.arrangement = found
 
-    def _give_way(self, choices: Sequence[Choice], seconds: dict[str, float]) -> None:
-        """The last step took too much: expect more of every byte, or give up."""
-        if any(choice.site.is_kept for choice in choices):
-            self._growth *= 1.2
-            return
-        tried = frozenset[str]() if self.arrangement is None else self.arrangement.regions
-        if (
-            self._passes > 3
-            and self._least > self._limit
-            and len(tried) == len(self._regions(choices, seconds))
-        ):
-            raise BudgetUnreachable(
-                f"the budget of {say_bytes(self._limit)} cannot be met: with everything encoded or "
-                f"computed again a step took {say_bytes(self._least)}: raise the budget to "
-                f"{say_bytes(int(self._least * (1 + MARGIN)))}, or make the batch smaller"
-            )
+    def _say(self, found: Arrangement, count: int) -> None:
+        kept, offloaded = found.count(Form.KEEP), found.count(Form.OFFLOAD)
+        self._report(
+            f"budget {say_bytes(self._limit)}, peak {say_bytes(self.peak_bytes)}: of {count} "
+            f"places {kept} are kept, {offloaded} put on disk, the others encoded; "
+            f"{len(found.regions)} regions run again"
+        )
 
-    def _held_bytes(self, choice: Choice) -> int:
-        """In the last pass."""
-        if choice.site.is_kept:
-            return choice.plain_bytes
-        regions = () if self.arrangement is None else self.arrangement.regions
-        inside = any(_is_inside(choice.site, name) for name in regions)
-        return 0 if inside else choice.coded_bytes
-
-    def _regions(self, choices: Sequence[Choice], seconds: dict[str, float]) -> list[Region]:
-        regions: list[Region] = []
-        for name in self._modules:
-            inside = [c for c in choices if _is_inside(c.site, name)]
-            if inside and name in seconds:
-                regions.append(
-                    Region(
-                        name=name,
-                        seconds=seconds[name],
-                        input_bytes=max(c.coded_bytes for c in inside),
-                        plain_bytes=sum(c.plain_bytes for c in inside),
-                    )
-                )
-        return regions
+    def _give_up(self, least_bytes: int) -> None:
+        raise BudgetUnreachable(
+            f"the budget of {say_bytes(self._limit)} cannot be met: the last step took "
+            f"{say_bytes(self.peak_bytes)}, and with everything encoded, put on disk or computed "
+            f"again it would take about {say_bytes(least_bytes)}: raise the budget to "
+            f"{say_bytes(int(least_bytes / (1 - MARGIN)))}, or make the batch smaller"
+        )

@@ -29,10 +29,11 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.errors import CorruptData
 from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.ledger import Row
-from elbowroom.keep.activations.passes import SMALL_BYTES, Pass, is_plain
+from elbowroom.keep.activations.passes import SMALL_BYTES, Pass
 from elbowroom.keep.activations.policy import Policy
 from elbowroom.keep.activations.reads import must_be_exact
 from elbowroom.keep.activations.tally import Tally
+from elbowroom.keep.activations.untouched import is_plain
 from elbowroom.keep.activations.watch import Functions, Modules
 
 HEAD = 16

@@ -80,6 +80,7 @@ class Entry:
         "shape",
         "site",
         "storage",
+        "storage_bytes",
         "uses",
         "version",
         "watch",
@@ -99,6 +100,7 @@ class Entry:
         if is_plain:
             self.watch.data = _NOTHING
         self.storage = StorageWeakRef(tensor.untyped_storage()) if is_plain else None
+        self.storage_bytes = tensor.untyped_storage().nbytes() if is_plain else 0
         self.raw: Tensor | None = tensor.detach()
         # Until it is settled: a node must not be held by what its own graph holds.
         self.producer: Any = tensor.grad_fn
@@ -176,4 +178,4 @@ class Entry:
 
 
 _NOTHING = torch.empty(0)
-_WITH_VALUES = frozenset({"keep", "encode", "derive", "share", "bits"})
+_WITH_VALUES = frozenset({"keep", "encode", "offload", "derive", "share", "bits"})

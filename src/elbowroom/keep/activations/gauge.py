@@ -1,6 +1,10 @@
 """How much memory is in use, and how much was at most."""
 
 import ctypes
+import os
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +15,9 @@ from elbowroom.errors import InvalidArgument
 
 # Arguments of mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+# Between two looks at the size of the process.
+_SAMPLE_S = 0.0005
 
 # Of prctl(2).
 _PR_SET_THP_DISABLE = 41
@@ -32,26 +39,80 @@ class Gauge(Protocol):
         ...
 
 
-class Process:
-    """The resident memory of this process, as the kernel counts it."""
+class Watch(Gauge, Protocol):
+    """A gauge that may need attention to see a peak."""
 
-    def __init__(self) -> None:
-        self._largest = 0
+    def start(self) -> None:
+        """Watch until `stop`."""
+        ...
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        ...
+
+
+class Process:
+    """The resident memory of this process, as the kernel counts it; a reset resets its mark."""
 
     def now(self) -> int:
         """Bytes in use."""
-        return _status("VmRSS")
+        return _status(b"VmRSS")
 
     def peak(self) -> int:
         """Most bytes in use since the last reset, or ever where the kernel allows no reset."""
-        return max(_status("VmHWM"), self._largest)
+        return _status(b"VmHWM")
 
     def reset(self) -> None:
         """Forget the peak."""
+        with suppress(OSError), open("/proc/self/clear_refs", "wb", buffering=0) as file:
+            file.write(b"5")
+
+
+class Sampled:
+    """The same, without a reset of the kernel's mark, by which others judge the process.
+
+    A record is known from the kernel to the byte; what stays below the record is looked at every
+    half millisecond while `watch` lasts.
+    """
+
+    def __init__(self) -> None:
+        self._record = 0
+        self._most = 0
+        self._is_watching = threading.Event()
+
+    def now(self) -> int:
+        """Bytes in use."""
+        return _status(b"VmRSS")
+
+    def peak(self) -> int:
+        """Most bytes in use since the last reset."""
+        record = _status(b"VmHWM")
+        return record if record > self._record else max(self._most, self.now())
+
+    def reset(self) -> None:
+        """Forget the peak."""
+        self._record, self._most = _status(b"VmHWM"), 0
+
+    def start(self) -> None:
+        """Watch until `stop`."""
+        if not self._is_watching.is_set():
+            self._is_watching.set()
+            threading.Thread(target=self._watch, name="elbowroom-gauge", daemon=True).start()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._is_watching.clear()
+
+    def _watch(self) -> None:
+        page = os.sysconf("SC_PAGE_SIZE")
+        file = os.open("/proc/self/statm", os.O_RDONLY)
         try:
-            Path("/proc/self/clear_refs").write_text("5")
-        except OSError:
-            self._largest = 0
+            while self._is_watching.is_set():
+                now = int(os.pread(file, 256, 0).split()[1]) * page
+                self._most = max(self._most, now)
+                time.sleep(_SAMPLE_S)
+        finally:
+            os.close(file)
 
 
 class Device:
@@ -72,13 +133,19 @@ class Device:
         """Forget the peak."""
         torch.cuda.reset_peak_memory_stats(self._device)
 
+    def start(self) -> None:
+        """Torch counts all the time."""
+
+    def stop(self) -> None:
+        """Torch counts all the time."""
+
 
 def device_of(model: nn.Module) -> torch.device:
     """Where its parameters are."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
-def gauge_of(device: torch.device) -> Gauge:
+def gauge_of(device: torch.device) -> "Process | Device":
     """The gauge of what holds tensors of this device."""
     if device.type == "cuda":
         return Device(device)
@@ -88,6 +155,12 @@ def gauge_of(device: torch.device) -> Gauge:
             "out and set a tolerance"
         )
     return Process()
+
+
+def watch_of(device: torch.device) -> Watch:
+    """The gauge of what holds tensors of this device that leaves no trace."""
+    found = gauge_of(device)
+    return Sampled() if isinstance(found, Process) else found
 
 
 def use_small_pages() -> None:
@@ -104,21 +177,27 @@ def use_small_pages() -> None:
 def return_freed_memory(*, at_once: bool) -> None:
     """Have the C library give what is free back now, and large blocks when they are freed.
 
-    `at_once` from one megabyte on, else from 32 as it does by itself. Kept blocks cost nothing to
+    `at_once` from 128 KB on, else from 32 as it does by itself. Kept blocks cost nothing to
     reuse, but a heap with holes can be twice as large as what is in it.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt"):
         return
-    size = 1 << 20 if at_once else 32 << 20
+    size = 1 << 17 if at_once else 32 << 20
     library.mallopt(_M_MMAP_THRESHOLD, size)
     library.mallopt(_M_TRIM_THRESHOLD, 2 * size)
+    trim()
+
+
+def trim() -> None:
+    """Give what is free in the heap back to the system."""
+    library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
 
 
-def _status(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    return 0
+def _status(field: bytes) -> int:
+    with open("/proc/self/status", "rb", buffering=0) as file:
+        text = file.read(1 << 14)
+    _, _, rest = text.partition(field + b":")
+    return int(rest.split(None, 1)[0]) * 1024 if rest else 0

@@ -35,6 +35,7 @@ class Meter:
         lossy: Callable[[float], AbstractContextManager[Any]],
         report: Callable[[float, float], None],
         share: float,
+        fits: Callable[[float], bool],
     ) -> None:
         self._model = model
         # Run again without the wrapper: its collectives belong to the user's own backward.
@@ -43,6 +44,7 @@ class Meter:
         self._lossy = lossy
         self._report = report
         self._share = share
+        self._fits = fits
         self._call: tuple[Any, Any] | None = None
         self._outputs: list[Tensor | None] = []
         self._handles: list[Any] = []
@@ -106,8 +108,8 @@ class Meter:
         if call is None or all(g is None for g in gradients):
             return
         args, kwargs, gradients, part = _cut(call, gradients, self._share)
-        if part == 1 and self._share < 1:
-            # It cannot be cut, and the whole would take the memory that is being saved.
+        if not self._fits(part) or (part == 1 and self._share < 1):
+            # It would take the memory that is being saved.
             return
         with self._trial():
             results = self._both(args, kwargs, gradients, random, buffers, part)

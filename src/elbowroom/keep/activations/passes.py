@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch import Tensor
 
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
+from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.derive import Derived, derive
 from elbowroom.keep.activations.entries import Entry, Identity, Record, Use, identity_of
 from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
@@ -31,10 +31,18 @@ from elbowroom.keep.activations.needs import (
     need_of,
     slots_of,
 )
-from elbowroom.keep.activations.payloads import Aliased, Coded, Nothing, Payload
+from elbowroom.keep.activations.payloads import (
+    Aliased,
+    Coded,
+    Nothing,
+    Offloaded,
+    Payload,
+    offload,
+)
 from elbowroom.keep.activations.policy import Policy, husk
-from elbowroom.keep.activations.sites import Calls, Sites
+from elbowroom.keep.activations.sites import Calls, Form, Sites
 from elbowroom.keep.activations.tally import Tally
+from elbowroom.keep.activations.untouched import Untouched, is_plain
 from elbowroom.keep.activations.windows import pack_windows, windows_of
 
 SMALL_BYTES = 16384
@@ -54,39 +62,6 @@ class Listener(Protocol):
         ...
 
 
-class Untouched:
-    """Storages that are never compressed: parameters, buffers and the caller's own inputs."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.storages: set[int] = set()
-        self._callers: list[StorageWeakRef] = []
-        self._frozen_shapes: set[tuple[int, ...]] = set()
-        for tensor in (*model.parameters(), *model.buffers()):
-            if is_plain(tensor):
-                self.storages.add(tensor.untyped_storage()._cdata)
-                if not tensor.requires_grad:
-                    self._frozen_shapes.add(tuple(tensor.shape))
-
-    def add(self, tensors: Iterable[Tensor]) -> None:
-        """The caller's own tensors live on: compressing them would free nothing."""
-        storages = [t.untyped_storage() for t in tensors if is_plain(t)]
-        self.storages.update(storage._cdata for storage in storages)
-        # While a weak reference is held, nothing else gets the address.
-        self._callers.extend(StorageWeakRef(storage) for storage in storages)
-
-    def holds(self, tensor: Tensor, storage: int) -> bool:
-        """Whether the tensor is one of them, a view or autocast's copy of one."""
-        if storage in self.storages:
-            return True
-        if tensor.grad_fn is not None:
-            return leaf_of(tensor.grad_fn) is not None
-        if tensor.requires_grad:
-            return True
-        # The copy that autocast makes of a frozen weight has nothing but its shape to tell.
-        casting = torch.is_autocast_enabled(tensor.device.type)
-        return casting and tuple(tensor.shape) in self._frozen_shapes
-
-
 class Pass:
     """The saved tensors of one forward pass, until their graph is gone."""
 
@@ -98,6 +73,7 @@ class Pass:
         listener: Listener | None,
         tally: Tally,
         small_bytes: int = SMALL_BYTES,
+        budget: Budget | None = None,
     ) -> None:
         self.calls = Calls(sites)
         self.records: dict[int, Record] = {}
@@ -107,6 +83,7 @@ class Pass:
         self.untouched = untouched
         self.listener = listener
         self._policy = policy
+        self._budget = budget
         self._small_bytes = small_bytes
         self._late: deque[tuple[int, Entry]] = deque()
         self._settled = 0
@@ -247,7 +224,12 @@ class Pass:
             entry.on_release, entry.bound = None, 0.0
         start = time.perf_counter()
         with torch.no_grad():
-            entry.payload = self._choose(entry, tensor)
+            form = Form.ENCODE
+            if self._budget is not None:
+                form = self._budget.form_of(entry.site, entry.nbytes_plain)
+            entry.payload = self._choose(entry, tensor, form)
+            if form is Form.OFFLOAD:
+                entry.payload = self._offload(entry, tensor)
         if isinstance(entry.payload, Coded | Banded) and entry.bound == 0:
             entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
@@ -256,7 +238,15 @@ class Pass:
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
 
-    def _choose(self, entry: Entry, tensor: Tensor) -> Payload | None:
+    def _offload(self, entry: Entry, tensor: Tensor) -> Payload | None:
+        found = entry.payload
+        if self._budget is None or not (found is None or isinstance(found, Coded)):
+            return found
+        if isinstance(found, Coded):
+            entry.site.coded_bytes, entry.site.plain_bytes = found.nbytes, entry.nbytes_plain
+        return offload(self._budget.shelf, tensor, found) or found
+
+    def _choose(self, entry: Entry, tensor: Tensor, form: Form) -> Payload | None:
         needs = entry.needs
         if Need.EXACT in needs or {Need.BANDS, Need.VALUES} <= needs:
             return None
@@ -274,7 +264,7 @@ class Pass:
             bits = pack_two_valued(tensor)
             if bits is not None:
                 return bits
-        return self._policy.pack(entry, tensor)
+        return None if form is Form.KEEP else self._policy.pack(entry, tensor)
 
     def _partial(self, entry: Entry, tensor: Tensor, needs: set[Need]) -> Payload | None:
         if needs == {Need.NOTHING}:
@@ -305,7 +295,7 @@ class Pass:
             and source.nbytes_plain == entry.nbytes_plain
             and source.has_values
             and source.payload is not None
-            and source.payload.method in ("encode", "keep")
+            and source.payload.method in ("encode", "keep", "offload")
         ):
             source.uses.extend(entry.uses)
             return Aliased(source, entry.shape, tensor.stride())
@@ -322,13 +312,14 @@ class Pass:
             probed.append(entry)
             return torch.empty(0)
         entry.check_version()
+        self.tally.read(entry)
         start = time.perf_counter()
         payload = entry.payload
         if isinstance(payload, Derived):
             source = payload.derivation.source
             self._keep_warm(source, source.values())
         tensor = entry.values()
-        if isinstance(payload, Coded):
+        if isinstance(payload, Coded | Offloaded):
             self._keep_warm(entry, tensor)
         if entry.bound > 0 and Need.SIGN in entry.needs:
             node: Any = torch._C._current_autograd_node()
@@ -358,17 +349,6 @@ def _next_number() -> int:
     with torch.enable_grad():
         node: Any = torch.zeros(1, requires_grad=True).view(1).grad_fn
     return node._sequence_nr()
-
-
-def is_plain(tensor: Tensor) -> bool:
-    """A strided tensor with a storage of its own kind."""
-    if type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
-        return False
-    core: Any = torch._C
-    if core._functorch.is_functorch_wrapped_tensor(tensor):
-        return False
-    odd = tensor.is_quantized or tensor.is_meta or tensor.is_nested
-    return tensor.layout == torch.strided and not odd
 
 
 def _receiver(node: Any) -> tuple[int, int]:

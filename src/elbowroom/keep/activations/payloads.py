@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from elbowroom.codec import Blob, decode
+from elbowroom.keep.activations.shelf import Shelf, Slot
 
 if TYPE_CHECKING:
     from elbowroom.keep.activations.entries import Entry
@@ -128,6 +129,55 @@ class Nothing:
     def restore(self) -> Tensor:
         """Make it again."""
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """On disk, encoded or as it was."""
+
+    slot: Slot
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    is_blob: bool
+    layout: Layout | None
+    method: str = "offload"
+    nbytes: int = 0
+
+    def restore(self) -> Tensor:
+        """Make it again."""
+        data = self.slot.read()
+        if self.is_blob:
+            blob = Blob.frombytes(data)
+            blob.device = self.device
+            return laid_out(decode(blob), self.layout)
+        flat = (
+            torch.frombuffer(data, dtype=self.dtype) if data else torch.empty(0, dtype=self.dtype)
+        )
+        dense = flat.as_strided(self.shape, self.stride).to(self.device)
+        return laid_out(dense, self.layout)
+
+
+def offload(shelf: Shelf, tensor: Tensor, coded: Coded | None) -> Offloaded | None:
+    """Put it on the shelf, encoded where it is; None where the shelf takes no more."""
+    dense, layout = (tensor, coded.layout) if coded is not None else dense_form(tensor)
+    if coded is not None:
+        slot = shelf.put(coded.blob.pieces())
+    else:
+        flat = dense.as_strided((dense.numel(),), (1,)).cpu()
+        slot = shelf.put([flat.view(torch.uint8).numpy().data])
+    if slot is None:
+        return None
+    return Offloaded(
+        slot,
+        tuple(dense.shape),
+        dense.stride(),
+        tensor.dtype,
+        tensor.device,
+        coded is not None,
+        layout,
+    )
 
 
 SAMPLE = 4096

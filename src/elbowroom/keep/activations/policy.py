@@ -54,7 +54,7 @@ class Policy:
                 return None
             dense, layout = dense_form(tensor)
             return Coded(encode(dense, Bound.lossless(), like=site.like), layout)
-        if self.is_exact or site.is_kept or (self.is_local and class_of(entry.uses) != "W"):
+        if self.is_exact or (self.is_local and class_of(entry.uses) != "W"):
             return None
         dense, layout = dense_form(tensor)
         if site.bound is None or self.is_sampling:

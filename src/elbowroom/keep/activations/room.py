@@ -22,14 +22,15 @@ from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.moments import Moments
 from elbowroom.keep.activations.noise import Noise
 from elbowroom.keep.activations.observer import Observer
-from elbowroom.keep.activations.passes import SMALL_BYTES, Pass, Untouched, top_hooks
+from elbowroom.keep.activations.passes import SMALL_BYTES, Pass, top_hooks
 from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
 from elbowroom.keep.activations.shards import working_parameters
-from elbowroom.keep.activations.sites import Names, Site, Sites
+from elbowroom.keep.activations.sites import Names, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.trees import tensors_in
+from elbowroom.keep.activations.untouched import Untouched
 from elbowroom.keep.activations.watch import Arguments, Functions, Modules
 from elbowroom.sizes import parse_bytes
 
@@ -226,29 +227,34 @@ class Activations:
         self._is_closed = False
         observer = None
         if not self._measuring:
-            if self._budget is not None:
-                self._arrange(self._budget)
-            elif self._step > 0:
+            if self._budget is None and self._step > 0:
                 self._policy.adapt(self._tally.ratio)
             self._step += 1
+            is_watched = _is_due(self._step, self._refresh)
+            if self._budget is not None:
+                self._budget.next_pass(self._seconds, is_watched=is_watched)
             if self._meter is not None:
                 self._meter.disarm()
             if not self._policy.is_exact:
                 self._watch_parameters()
-                if _is_due(self._step, self._refresh):
+                if is_watched:
                     observer = Observer(self._decide)
                 if self._meter_every and _is_due(self._step + 2, self._meter_every):
                     # Where memory is short, no more runs plainly than what is held now.
-                    share = 1.0 if self._budget is None else 1 / self.ledger.ratio
-                    self._meter = Meter(self.model, self._trial, self._retry, self._report, share)
+                    share = 1.0 if self._budget is None else 1 / self._tally.ratio
+                    self._meter = Meter(
+                        self.model, self._trial, self._retry, self._report, share, self._fits
+                    )
                     self._meter.arm()
         return self._start(observer)
 
-    def _arrange(self, budget: Budget) -> None:
-        budget.next_pass(self._sites, self._seconds)
-        kept = frozenset[Site]() if budget.arrangement is None else budget.arrangement.kept
-        for site in self._sites:
-            site.is_kept = site in kept
+    def _fits(self, part: float) -> bool:
+        """Whether a part of the batch can run plainly within the budget, with its gradients."""
+        if self._budget is None:
+            return True
+        saved_bytes = sum(row.saved_bytes for row in self._tally.rows)
+        weights_bytes = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        return self._budget.lend(int(1.5 * part * saved_bytes) + 2 * weights_bytes)
 
     def _retry(self, part: float) -> ExitStack:
         """For the meter: what is encoded of a whole batch is encoded of a part of it too."""
@@ -256,13 +262,16 @@ class Activations:
 
     def _start(self, observer: Observer | None, small_bytes: int = SMALL_BYTES) -> ExitStack:
         self._policy.step, self._policy.is_sampling = self._step, observer is not None
+        budget = self._budget
+        timeline = None if budget is None or self._measuring else budget.timeline
         now = Pass(
             self._sites,
             self._policy,
             Untouched(self.model),
             None if observer is None else observer.listen,
-            Tally(is_trial=self._measuring),
+            Tally(is_trial=self._measuring, timeline=timeline),
             small_bytes,
+            budget,
         )
         if not self._measuring:
             self._tally = now.tally

@@ -2,12 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 from torch import Tensor, nn
 
 from elbowroom.codec import Blob
 
 Key = tuple[str, str, int, int]
+
+
+class Form(Enum):
+    """What a budget does with the tensors of a place."""
+
+    ENCODE = "encode"
+    KEEP = "keep"
+    OFFLOAD = "offload"
 
 
 @dataclass(slots=True, eq=False)
@@ -29,9 +38,6 @@ class Site:
     decode_s: float = 0.0
     """Of its last tensor: what it takes as it is and encoded, and the time for it."""
 
-    is_kept: bool = False
-    """Left as it is: the budget has room for it."""
-
     like: Blob | None = None
     """Choices of the codec for the last exact tensor, without its payload."""
 
@@ -44,6 +50,14 @@ class Site:
 
     sample: Tensor | None = None
     """Some values of the last refresh."""
+
+    def expect(self, plain_bytes: int) -> None:
+        """A tensor of this size was not encoded: guess what that would have taken."""
+        if self.coded_bytes == 0:
+            self.coded_bytes = plain_bytes
+        elif plain_bytes != self.plain_bytes:
+            self.coded_bytes = self.coded_bytes * plain_bytes // max(1, self.plain_bytes)
+        self.plain_bytes = plain_bytes
 
     @property
     def name(self) -> str:

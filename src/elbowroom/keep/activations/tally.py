@@ -11,14 +11,16 @@ from elbowroom.keep.activations.needs import class_of
 
 if TYPE_CHECKING:
     from elbowroom.keep.activations.entries import Entry
+    from elbowroom.keep.activations.timeline import Timeline
 
 
 class Tally:
     """What one pass saved, holds and took; outlives the pass without holding a tensor."""
 
-    def __init__(self, *, is_trial: bool = False) -> None:
+    def __init__(self, *, is_trial: bool = False, timeline: "Timeline | None" = None) -> None:
         """A trial, on a part of a batch, says nothing about its sites."""
         self._is_trial = is_trial
+        self._timeline = timeline
         self.held_bytes = 0
         self.peak_bytes = 0
         self.encode_s = 0.0
@@ -56,15 +58,19 @@ class Tally:
         # While it is encoded the tensor itself is there too.
         self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
         self._note(entry.site.name, entry.nbytes_plain, entry.payload.nbytes)
-        entry.on_release = functools.partial(self._release, entry.site.name, entry.nbytes_plain)
+        entry.on_release = functools.partial(
+            self._release, entry.site.name, entry.nbytes_plain, id(entry)
+        )
         site = entry.site
         if self._is_trial:
             return
         if entry.payload.method == "encode":
             site.plain_bytes, site.coded_bytes = entry.nbytes_plain, entry.payload.nbytes
             site.encode_s = entry.encode_s
-        elif entry.payload.method == "keep" and not site.is_kept:
-            site.plain_bytes = site.coded_bytes = entry.nbytes_plain
+        elif entry.payload.method in ("keep", "offload"):
+            site.expect(entry.nbytes_plain)
+        if self._timeline is not None:
+            self._timeline.hold(entry)
 
     def hold(self, row: Row) -> None:
         """A tensor is encoded by a compiled graph, which lets go of it by itself."""
@@ -74,12 +80,19 @@ class Tally:
         held_bytes = self.held_bytes + self._compiled_bytes
         self.peak_bytes = max(self.peak_bytes, held_bytes + row.saved_bytes)
 
-    def _release(self, name: str, nbytes_plain: int, nbytes: int) -> None:
+    def _release(self, name: str, nbytes_plain: int, entry_id: int, nbytes: int) -> None:
         self.held_bytes -= nbytes
+        if self._timeline is not None:
+            self._timeline.release(entry_id)
         self._note(name, -nbytes_plain, -nbytes)
 
     def _note(self, name: str, plain_bytes: int, held_bytes: int) -> None:
         self.moments.append((time.perf_counter(), name, plain_bytes, held_bytes))
+
+    def read(self, entry: "Entry") -> None:
+        """Backward wants it."""
+        if self._timeline is not None:
+            self._timeline.read(entry)
 
     def restore(self, entry: "Entry", seconds: float) -> None:
         """It was made again for backward."""
