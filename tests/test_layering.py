@@ -25,9 +25,10 @@ ARROWS: dict[str, set[str]] = {
     "integrations": {"errors", "sizes", "codec", "plan", *DOING},
     "report": {"errors", "codec", "plan", "bench", *DOING},
     "bench": {"errors", "codec", "_native"},
+    "study": {"errors", "codec", "keep", "science", "report"},
     "cli": {
         *("errors", "sizes", "codec", "plan", "science", "integrations", "report", "bench"),
-        *("_native", *DOING),
+        *("_native", "study", *DOING),
     },
     "__main__": {"cli"},
     # The table of contents: what is imported here is public.
@@ -53,6 +54,7 @@ HEAVY = (
     "elbowroom.report",
     "elbowroom.integrations",
     "elbowroom.science",
+    "elbowroom.study",
 )
 RUNS_CODE_ON_LOAD = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 

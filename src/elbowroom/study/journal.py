@@ -1,0 +1,102 @@
+"""The journal of a study: one line a finished cell, whole or not at all, never counted twice."""
+
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from elbowroom.errors import InvalidArgument
+
+NAME = "cells.jsonl"
+LOCK = "study.lock"
+MOST_LINE_BYTES = 1 << 20
+
+# A line is an object of JSON, and its row also stands alone: the sum is that of the row's text.
+_FRONT, _MIDDLE, _BACK = b'{"crc32":"', b'","row":', b"}\n"
+
+Row = dict[str, Any]
+
+
+def read_journal(folder: Path) -> tuple[dict[str, Row], int]:
+    """Return what is finished, by key, and how many lines are damaged.
+
+    A line that is cut short or altered does not count: its cell is trained again. Of two lines
+    with one key the first counts.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return {}, 0
+    found: dict[str, Row] = {}
+    damaged = 0
+    with path.open("rb") as lines:
+        for line in lines:
+            row = _read_line(line)
+            if row is None:
+                damaged += 1
+            else:
+                found.setdefault(row["key"], row)
+    return found, damaged
+
+
+def append_row(folder: Path, row: Row) -> None:
+    """Write one line and wait until it is on the disk; a line that does not fit is taken back."""
+    line = _make_line(row)
+    path = folder / NAME
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        end = os.lseek(file, 0, os.SEEK_END)
+        if end and os.pread(file, 1, end - 1) != b"\n":
+            # What a crash has cut short must not swallow this line.
+            line = b"\n" + line
+        try:
+            written = os.write(file, line)
+            if written != len(line):
+                raise OSError(28, os.strerror(28), str(path))
+            os.fsync(file)
+        except OSError:
+            os.ftruncate(file, end)
+            raise
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second study out of the folder."""
+    if folder.exists() and not folder.is_dir():
+        raise InvalidArgument(
+            f"{folder} is a file, and a folder is needed: name another with --out"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidArgument(
+                f"another study is at work in {folder}: wait for it, or name another with --out"
+            ) from None
+        yield
+
+
+def _make_line(row: Row) -> bytes:
+    text = json.dumps(row, sort_keys=True, allow_nan=False)
+    return _FRONT + f"{zlib.crc32(text.encode()):08x}".encode() + _MIDDLE + text.encode() + _BACK
+
+
+def _read_line(line: bytes) -> Row | None:
+    start = len(_FRONT) + 8
+    whole = line.startswith(_FRONT) and line.endswith(_BACK) and len(line) <= MOST_LINE_BYTES
+    if not whole or line[start : start + len(_MIDDLE)] != _MIDDLE:
+        return None
+    text = line[start + len(_MIDDLE) : -len(_BACK)]
+    try:
+        if int(line[len(_FRONT) : start], 16) != zlib.crc32(text):
+            return None
+        row = json.loads(text)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("key"), str) else None

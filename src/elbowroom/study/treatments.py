@@ -1,0 +1,127 @@
+"""Treatments: what is done to the tensors that a training keeps, in the columns of the table."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from elbowroom.errors import InvalidArgument
+from elbowroom.study.kinds import CHOICES
+
+Method = Literal["plain", "room", "fixed"]
+Codec = Literal["block", "dense", "group"]
+Mode = Literal["absolute", "range", "pointwise", "bits"]
+Rule = Literal["variance", "comet", "certified"]
+
+LEAST_BITS, MOST_BITS = 1, 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Treatment:
+    """One way to keep tensors.
+
+    `plain` does nothing. `room` is `er.Activations` with a tolerance and a rule: the gradient
+    decides. `fixed` encodes every tensor of one kind with one codec and one bound, come what may;
+    what the gradient can bear is then an outcome. The codec `group` is the peers': groups of 256
+    values, a minimum, a scale and a few `bits` a value.
+    """
+
+    method: Method = "plain"
+    tolerance: float | None = None
+    rule: Rule | None = None
+    codec: Codec | None = None
+    mode: Mode | None = None
+    bound: float | None = None  # of bits, their number
+    kind: str | None = None
+    dithered: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check that what the method needs is there, and nothing else."""
+        if self.method not in get_args(Method):
+            raise InvalidArgument(f"a method is plain, room or fixed, got {self.method!r}")
+        needed = {
+            "plain": set[str](),
+            "room": {"tolerance", "rule"},
+            "fixed": {"codec", "mode", "bound", "kind", "dithered"},
+        }[self.method]
+        for name, value in asdict(self).items():
+            if name != "method" and (value is not None) != (name in needed):
+                word = "needs" if name in needed else "has no"
+                raise InvalidArgument(f"the method {self.method} {word} {name}, got {value!r}")
+        if self.tolerance is not None:
+            _check_number("a tolerance", self.tolerance, zero=True)
+        if self.rule is not None and self.rule not in get_args(Rule):
+            raise InvalidArgument(
+                f"a rule is one of {', '.join(get_args(Rule))}, got {self.rule!r}"
+            )
+        if self.method == "fixed":
+            self._check_fixed()
+
+    def _check_fixed(self) -> None:
+        for name, choices in (
+            ("codec", get_args(Codec)),
+            ("mode", get_args(Mode)),
+            ("kind", CHOICES),
+        ):
+            if getattr(self, name) not in choices:
+                raise InvalidArgument(
+                    f"a {name} is one of {', '.join(choices)}, got {getattr(self, name)!r}"
+                )
+        assert self.bound is not None
+        _check_number("a bound", self.bound, zero=False)
+        if (self.codec == "group") != (self.mode == "bits"):
+            raise InvalidArgument(
+                f"bits belong to the codec group and bounds to block and dense, got "
+                f"{self.codec} with {self.mode}"
+            )
+        if self.mode == "bits" and not (
+            LEAST_BITS <= self.bound <= MOST_BITS and self.bound == int(self.bound)
+        ):
+            raise InvalidArgument(
+                f"bits are a whole number from {LEAST_BITS} to {MOST_BITS}, got {self.bound:g}"
+            )
+        if self.mode == "pointwise" and self.bound >= 1:
+            raise InvalidArgument(
+                f"a pointwise bound is a share below 1 of each value, got {self.bound:g}"
+            )
+        if self.dithered and self.mode == "pointwise":
+            raise InvalidArgument("pointwise bounds cannot be dithered: leave one of the two out")
+
+    @property
+    def label(self) -> str:
+        """In a few words, for people."""
+        if self.method == "plain":
+            return "plain"
+        if self.method == "room":
+            rule = "" if self.rule == "variance" else f", {self.rule}"
+            return f"room {self.tolerance:g}{rule}"
+        if self.mode == "bits":
+            how = f"{self.bound:g} bits"
+        else:
+            how = f"{self.mode} {self.bound:g}" + (" dithered" if self.dithered else "")
+        return f"{self.kind}: {self.codec}, {how}"
+
+    def columns(self) -> dict[str, Any]:
+        """As the table has it."""
+        return asdict(self)
+
+
+def room(tolerance: float, rule: Rule = "variance") -> Treatment:
+    """Let the gradient decide."""
+    return Treatment(method="room", tolerance=tolerance, rule=rule)
+
+
+def fixed(
+    kind: str, mode: Mode, bound: float, *, codec: Codec = "dense", dithered: bool | None = None
+) -> Treatment:
+    """Encode all tensors of a kind alike; dithered, where the mode allows it."""
+    if dithered is None:
+        dithered = mode != "pointwise"
+    return Treatment(
+        method="fixed", codec=codec, mode=mode, bound=float(bound), kind=kind, dithered=dithered
+    )
+
+
+def _check_number(what: str, value: float, *, zero: bool) -> None:
+    if not (math.isfinite(value) and (value >= 0 if zero else value > 0)):
+        positive = "finite and not negative" if zero else "finite and positive"
+        raise InvalidArgument(f"{what} must be {positive}, got {value!r}")
