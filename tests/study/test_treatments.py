@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from elbowroom.errors import InvalidArgument
-from elbowroom.study.treatments import Treatment, fixed, room
+from elbowroom.study.treatments import Treatment, fixed, room, smaller
 
 FIXED: dict[str, Any] = {
     "method": "fixed",
@@ -20,7 +20,7 @@ FIXED: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"method": "magic"}, "plain, room or fixed"),
+        ({"method": "magic"}, "plain, room, fixed, batch"),
         ({"codec": "zip"}, "codec is one of block, dense, group"),
         ({"mode": "vague"}, "mode is one of absolute"),
         ({"kind": "carpet"}, "kind is one of all, convolution"),
@@ -45,6 +45,8 @@ def test_a_room_has_a_tolerance_that_is_a_number() -> None:
     assert room(0.0).tolerance == 0.0
     with pytest.raises(InvalidArgument, match="not negative"):
         room(-0.1)
+    with pytest.raises(InvalidArgument, match="share of the batch is below 1"):
+        smaller(1.0)
     with pytest.raises(InvalidArgument, match="rule is one of variance, comet, certified"):
         room(0.1, "hope")  # type: ignore[arg-type]
 
@@ -54,6 +56,7 @@ def test_labels_tell_treatments_apart() -> None:
         Treatment(),
         room(0.1),
         room(0.1, "comet"),
+        smaller(0.5),
         fixed("all", "range", 0.1),
         fixed("all", "range", 0.1, dithered=False),
         fixed("all", "range", 0.1, codec="block"),

@@ -12,7 +12,7 @@ from elbowroom.study.cells import Cell
 from elbowroom.study.fixed import FixedRoom
 from elbowroom.study.networks import find_network
 from elbowroom.study.probe import measure_error
-from elbowroom.study.treatments import Treatment, fixed, room
+from elbowroom.study.treatments import Treatment, fixed, room, smaller
 from elbowroom.study.trial import run_cell
 
 NETWORK = "cms-perceptron"
@@ -43,6 +43,18 @@ def test_an_exact_room_learns_the_same(task: Task) -> None:
     plain, exact = run(task, Treatment()), run(task, room(0.0))
     assert exact["value"] == plain["value"] and exact["loss"] == plain["loss"]
     assert exact["ratio"] > 1
+
+
+def test_a_smaller_batch_is_smaller(task: Task) -> None:
+    drawn: list[int] = []
+
+    def draw(samples: int, generator: torch.Generator) -> Any:
+        drawn.append(samples)
+        return task.draw(samples, generator)
+
+    outcome = run(replace(task, draw=draw), smaller(0.25), steps=2)
+    assert drawn[:2] == [32, 32]
+    assert outcome["ratio"] == 4.0 and outcome["gradient_error"] is None
 
 
 def test_a_loss_that_is_not_finite_is_an_outcome(task: Task) -> None:

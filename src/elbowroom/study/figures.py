@@ -55,6 +55,8 @@ def _make_figure(group: Sequence[Comparison], sort: str) -> dict[str, Any] | Non
 def _series_of(treatment: Treatment) -> str:
     if treatment.method == "room":
         return "room" if treatment.rule == "variance" else f"room, {treatment.rule}"
+    if treatment.method == "batch":
+        return "smaller batch"
     if treatment.codec == "group":
         return f"{treatment.kind}, group of 256"
     plain = "" if treatment.dithered or treatment.mode == "pointwise" else ", not dithered"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from elbowroom.errors import InvalidArgument
 from elbowroom.study.cells import Cell
 from elbowroom.study.networks import find_network
-from elbowroom.study.treatments import Treatment, fixed, room
+from elbowroom.study.treatments import Treatment, fixed, room, smaller
 
 FULL = ("cifar-resnet", "climate-unet", "jets-cnn", "gpt-mini")
 CONVOLUTIONAL = ("convolution", "norm", "activation", "pooling")
@@ -81,6 +81,8 @@ def list_treatments(preset: str, network: str) -> list[Treatment]:
     if preset == "tolerances":
         chosen += [room(tolerance) for tolerance in TOLERANCES]
         chosen += [room(0.1, "certified"), room(0.1, "comet")]
+        # A gradient of half the batch has twice the variance: what tolerance 1 would do.
+        chosen += [smaller(0.75), smaller(0.5)]
     if preset == "kinds":
         kinds = KINDS.get(network, CONVOLUTIONAL)
         chosen += [fixed(kind, "range", bound) for kind in kinds for bound in RANGES]

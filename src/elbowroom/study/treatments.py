@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from elbowroom.errors import InvalidArgument
 from elbowroom.study.kinds import CHOICES
 
-Method = Literal["plain", "room", "fixed"]
+Method = Literal["plain", "room", "fixed", "batch"]
 Codec = Literal["block", "dense", "group"]
 Mode = Literal["absolute", "range", "pointwise", "bits"]
 Rule = Literal["variance", "comet", "certified"]
@@ -22,7 +22,8 @@ class Treatment:
     `plain` does nothing. `room` is `er.Activations` with a tolerance and a rule: the gradient
     decides. `fixed` encodes every tensor of one kind with one codec and one bound, come what may;
     what the gradient can bear is then an outcome. The codec `group` is the peers': groups of 256
-    values, a minimum, a scale and a few `bits` a value.
+    values, a minimum, a scale and a few `bits` a value. `batch` is no compression but what one does
+    without: it takes a share of the batch, which saves as much and makes the gradient vary more.
     """
 
     method: Method = "plain"
@@ -30,18 +31,21 @@ class Treatment:
     rule: Rule | None = None
     codec: Codec | None = None
     mode: Mode | None = None
-    bound: float | None = None  # of bits, their number
+    bound: float | None = None  # of bits, their number; of a batch, its share
     kind: str | None = None
     dithered: bool | None = None
 
     def __post_init__(self) -> None:
         """Check that what the method needs is there, and nothing else."""
         if self.method not in get_args(Method):
-            raise InvalidArgument(f"a method is plain, room or fixed, got {self.method!r}")
+            raise InvalidArgument(
+                f"a method is one of {', '.join(get_args(Method))}, got {self.method!r}"
+            )
         needed = {
             "plain": set[str](),
             "room": {"tolerance", "rule"},
             "fixed": {"codec", "mode", "bound", "kind", "dithered"},
+            "batch": {"bound"},
         }[self.method]
         for name, value in asdict(self).items():
             if name != "method" and (value is not None) != (name in needed):
@@ -53,6 +57,10 @@ class Treatment:
             raise InvalidArgument(
                 f"a rule is one of {', '.join(get_args(Rule))}, got {self.rule!r}"
             )
+        if self.bound is not None:
+            _check_number("a bound", self.bound, zero=False)
+        if self.method == "batch" and self.bound is not None and self.bound >= 1:
+            raise InvalidArgument(f"a share of the batch is below 1, got {self.bound:g}")
         if self.method == "fixed":
             self._check_fixed()
 
@@ -67,7 +75,6 @@ class Treatment:
                     f"a {name} is one of {', '.join(choices)}, got {getattr(self, name)!r}"
                 )
         assert self.bound is not None
-        _check_number("a bound", self.bound, zero=False)
         if (self.codec == "group") != (self.mode == "bits"):
             raise InvalidArgument(
                 f"bits belong to the codec group and bounds to block and dense, got "
@@ -94,6 +101,8 @@ class Treatment:
         if self.method == "room":
             rule = "" if self.rule == "variance" else f", {self.rule}"
             return f"room {self.tolerance:g}{rule}"
+        if self.method == "batch":
+            return f"{self.bound:g} of the batch"
         if self.mode == "bits":
             how = f"{self.bound:g} bits"
         else:
@@ -119,6 +128,11 @@ def fixed(
     return Treatment(
         method="fixed", codec=codec, mode=mode, bound=float(bound), kind=kind, dithered=dithered
     )
+
+
+def smaller(share: float) -> Treatment:
+    """Take a share of the batch."""
+    return Treatment(method="batch", bound=share)
 
 
 def _check_number(what: str, value: float, *, zero: bool) -> None:

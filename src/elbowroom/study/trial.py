@@ -4,6 +4,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
@@ -34,6 +35,11 @@ def run_cell(cell: Cell, *, task: Task, tell: Tell | None = None) -> dict[str, A
     with seeded(cell.seed):
         network = recipe.make_network(task)
     room = make_room(cell.treatment, network, seed=cell.seed)
+    schedule = recipe.schedule
+    if cell.treatment.method == "batch":
+        assert cell.treatment.bound is not None
+        fewer = max(1, round(schedule.batch * cell.treatment.bound))
+        schedule = replace(schedule, batch=fewer)
 
     def measure() -> float | None:
         """What a fixed treatment does to the gradient; a room has a meter of its own."""
@@ -43,12 +49,15 @@ def run_cell(cell: Cell, *, task: Task, tell: Tell | None = None) -> dict[str, A
             network,
             task,
             lambda twin: FixedRoom(twin, cell.treatment, seed=cell.seed),
-            batch=recipe.schedule.batch,
+            batch=schedule.batch,
         )
 
-    watch = _Watch(recipe.schedule.steps, room, measure, tell)
-    result = fit(network, task, recipe.schedule, seed=cell.seed, room=room, tell=watch.step)
-    return {**_outcome(result), **watch.costs(), "data_crc32": fingerprint(task)}
+    watch = _Watch(schedule.steps, room, measure, tell)
+    result = fit(network, task, schedule, seed=cell.seed, room=room, tell=watch.step)
+    outcome = {**_outcome(result), **watch.costs(), "data_crc32": fingerprint(task)}
+    if cell.treatment.method == "batch":
+        outcome["ratio"] = recipe.schedule.batch / schedule.batch
+    return outcome
 
 
 def fingerprint(task: Task) -> int:
@@ -59,7 +68,7 @@ def fingerprint(task: Task) -> int:
 
 def make_room(treatment: Treatment, network: nn.Module, *, seed: int) -> Room | None:
     """Return what the forward pass runs in."""
-    if treatment.method == "plain":
+    if treatment.method in ("plain", "batch"):
         return None
     if treatment.method == "fixed":
         return FixedRoom(network, treatment, seed=seed)
