@@ -60,10 +60,9 @@ class Budget:
         self._passes = 0
         self._failures = 0
         self._profile: Timeline | None = None
-        self._weights_bytes = sum(
-            p.numel() * p.element_size() for p in model.parameters() if p.requires_grad
-        )
-        self._is_disturbed = False
+        # Lazy ones have no size before the first pass.
+        self._weights = [p for p in model.parameters() if p.requires_grad]
+        self._is_lent = False
         self._growth = 1.15
         self._surprise = 0  # bytes that the last arrangement took on top of what was expected
         self.timeline: Timeline | None = None
@@ -102,9 +101,18 @@ class Budget:
         return form
 
     def lend(self, nbytes: int) -> bool:
-        """Whether so much more can be taken now for a while; this pass is no model for others."""
-        self._is_disturbed = self._gauge.now() + nbytes <= (1 - MARGIN) * self._limit
-        return self._is_disturbed
+        """Whether so much more can be taken now for a while, until `take_back`."""
+        if self.timeline is not None:
+            self.timeline.lap()
+        self._is_lent = self._gauge.now() + nbytes <= (1 - MARGIN) * self._limit
+        return self._is_lent
+
+    def take_back(self) -> None:
+        """What was lent is free again, and says nothing about other passes."""
+        if self._is_lent:
+            self._is_lent = False
+            trim()
+            self._gauge.reset()
 
     def next_pass(self, seconds: dict[str, float], *, is_watched: bool) -> None:
         """The last pass is over: compare its peak with the budget, and arrange the next.
@@ -119,7 +127,6 @@ class Budget:
             if is_fresh or self.peak_bytes > self._limit:
                 self._plan(seconds)
         self._passes += 1
-        self._is_disturbed = False
         self.timeline = None
         if is_watched or self._failures > 0 or self._profile is None:
             self.timeline = Timeline(self._gauge)
@@ -135,9 +142,6 @@ class Budget:
             self.peak_bytes = timeline.peak_bytes
         self._gauge.stop()
         self._gauge.reset()
-        if self._is_disturbed:
-            trim()
-            return False
         if timeline is not None and timeline.holdings and not self.arrangement.regions:
             # Where regions run again, what they hold is not seen: the last full course stays.
             self._profile, self._surprise = timeline, 0
@@ -165,7 +169,8 @@ class Budget:
         if self._passes == 1:
             # An optimizer makes its state in the first step, often two numbers a weight, and
             # libraries some of their own.
-            limit -= 2 * self._weights_bytes + _SETTLING * self._limit
+            weights_bytes = sum(p.numel() * p.element_size() for p in self._weights)
+            limit -= 2 * weights_bytes + _SETTLING * self._limit
         found = arrange(problem, limit)
         if found is None:
             if not is_over:
