@@ -65,13 +65,13 @@ def _run(operation: str, codec: CodecName, allowed: float, folder: Path) -> dict
         x = np.load(folder / "x.npy", allow_pickle=False)
         before = _begin()
         blob = encode(x, bound, codec=codec, threads=1)
-        peak = _status_bytes("VmHWM") - before
+        peak = status_bytes("VmHWM") - before
         stored.write_bytes(blob.tobytes())
         return {"output_bytes": blob.nbytes, "peak_bytes": peak}
     blob = Blob.frombytes(stored.read_bytes())
     before = _begin()
     back: Any = decode(blob, threads=1)
-    return {"output_bytes": back.nbytes, "peak_bytes": _status_bytes("VmHWM") - before}
+    return {"output_bytes": back.nbytes, "peak_bytes": status_bytes("VmHWM") - before}
 
 
 def _begin() -> int:
@@ -80,10 +80,11 @@ def _begin() -> int:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
         pass
-    return _status_bytes("VmRSS")
+    return status_bytes("VmRSS")
 
 
-def _status_bytes(name: str) -> int:
+def status_bytes(name: str) -> int:
+    """A size from the kernel's account of this process."""
     for line in STATUS.read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
