@@ -87,6 +87,8 @@ def test_the_plan_trains_nothing(
     end = command("study", "--preset", "accuracy", "--out", tmp_path / "none", "--plan")
     assert end.code == 0 and end.out.count("\n") == 1 + 4 * 2 * 5
     assert not (tmp_path / "none").exists()
+    plan = command(*SMALL, "--share", "0.5", "--out", tmp_path, "--plan", "--json").json["cells"]
+    assert [cell["treatment"]["method"] for cell in plan] == ["plain", "batch"]
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,7 @@ def test_the_plan_trains_nothing(
         (("--bound", "3", "--mode", "pointwise"), "share below 1"),
         (("--bound", "2", "--codec", "group"), "bits belong to the codec group"),
         (("--tolerance", "0.1", "--rule", "hope"), "rule is one of"),
+        (("--share", "2"), "share of the batch is below 1"),
     ],
 )
 def test_bad_input_gets_a_sentence(

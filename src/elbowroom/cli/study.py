@@ -54,6 +54,12 @@ def study(
     kind: Annotated[
         str, typer.Option(help=f"Kinds of kept tensors with a fixed bound, {_LIST}.")
     ] = "all",
+    share: Annotated[
+        str,
+        typer.Option(
+            help=f"Shares of the batch instead of compression, {_LIST}.", show_default=False
+        ),
+    ] = "",
     dither: Annotated[
         bool, typer.Option(help="Dither fixed bounds where that is possible.")
     ] = True,
@@ -70,6 +76,7 @@ def study(
     question = find_preset(preset)
     networks = _words(network) or list(question.networks)
     own = _make_treatments(tolerance, rule, codec, mode, bound, kind, dither)
+    own += _make_smaller(share, own)
     cells = plan_cells(
         networks,
         {name: own or list_treatments(preset, name) for name in networks},
@@ -119,6 +126,13 @@ def _make_treatments(
         dithered = dither and how != "pointwise"
         made.append(Treatment(method="fixed", dithered=dithered, **fields))
     return [Treatment(), *made] if made else []
+
+
+def _make_smaller(shares: str, others: "list[Treatment]") -> "list[Treatment]":
+    from elbowroom.study.treatments import Treatment, smaller
+
+    made = [smaller(share) for share in _numbers(shares, "--share")]
+    return made if others or not made else [Treatment(), *made]
 
 
 def _print_plan(cells: "list[Cell]", rows: dict[str, Any], as_json: bool) -> None:
