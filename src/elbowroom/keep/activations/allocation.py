@@ -25,6 +25,9 @@ class Demand:
     cost: float
     """Share of the tolerance per squared bound."""
 
+    largest: float = np.inf
+    """No bound is looser."""
+
 
 def rates(demand: Demand) -> NDArray[np.float64]:
     """Bits a value at every bound of the grid: the entropy of dithered codes, zeros apart."""
@@ -54,7 +57,8 @@ def allocate(demands: Sequence[Demand], tolerance: float) -> list[float]:
     bits = np.stack([rates(d) * d.count for d in demands])
     scale = np.array([d.scale for d in demands])[:, None]
     cost = np.array([d.cost for d in demands])[:, None]
-    bounds = GRID[None, :] * scale
+    largest = np.array([d.largest for d in demands])
+    bounds = np.minimum(GRID[None, :] * scale, largest[:, None])
     errors = cost * bounds**2
 
     def pick(price: float) -> NDArray[np.intp]:
@@ -73,5 +77,5 @@ def allocate(demands: Sequence[Demand], tolerance: float) -> list[float]:
     total = float(errors[rows, chosen].sum())
     # What the grid left over is spread evenly, where a looser bound still saves anything.
     if 0 < total < tolerance:
-        found = found * min(2.0**0.25, (tolerance / total) ** 0.5)
+        found = np.minimum(found * min(2.0**0.25, (tolerance / total) ** 0.5), largest)
     return [float(b) for b in found]

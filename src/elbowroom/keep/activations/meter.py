@@ -99,7 +99,7 @@ class Meter:
         self._outputs[place] = gradient.detach()
         if not self._queued:
             self._queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._measure)
+            _at_the_end(lambda: _at_the_end(self._measure))
 
     def _measure(self) -> None:
         self._queued = False
@@ -164,6 +164,11 @@ class Meter:
                     allow_unused=True,
                 )
             )
+
+
+def _at_the_end(action: Callable[[], None]) -> None:
+    """Of backward; of its end itself, if that has come: after what others do there."""
+    torch.autograd.Variable._execution_engine.queue_callback(action)
 
 
 def _cut(call: tuple[Any, Any], gradients: Grads, share: float) -> tuple[Any, Any, Grads, float]:

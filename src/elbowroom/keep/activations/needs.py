@@ -88,7 +88,16 @@ _LARGEST_BOUNDS = {("LogSoftmax", "result"): 0.5}
 
 def largest_bound(uses: Any) -> float:
     """The loosest bound that closed forms hold for."""
+    if any((u.kind, u.slot) == ("LogSoftmax", "result") for u in uses) and not is_exponent(uses):
+        # Others read the values too: they cannot be shifted for the exponential's sake.
+        return 0.1
     return min((_LARGEST_BOUNDS.get((u.kind, u.slot), math.inf) for u in uses), default=math.inf)
+
+
+def is_exponent(uses: Any) -> bool:
+    """Whether backward reads these values only to take their exponential."""
+    values = {(u.kind, u.slot) for u in uses if need_of(u.kind, u.slot) is Need.VALUES}
+    return values == {("LogSoftmax", "result")}
 
 
 # Nodes that hand elements on in the same order, whatever the shape is called.
@@ -155,8 +164,14 @@ def leaf_of(node: Any) -> Any:
 
 # Numbers that say how a node computes, wanted where its gradients are read.
 _DETAILS = {
-    "Convolution": ("transposed", "stride", "groups"),
+    "Convolution": (
+        *("transposed", "stride", "groups"),
+        *("padding", "dilation", "output_padding"),
+    ),
     "LogSoftmax": ("dim",),
+    "NativeGroupNorm": ("group",),
+    "Softmax": ("dim",),
+    "SafeSoftmax": ("dim",),
     "Pow": ("exponent",),
     "ScaledDotProductFlashAttentionForCpu": ("is_causal", "scale"),
 }

@@ -11,6 +11,7 @@ moments to the scale of the gradients that are seen in backward, which loss scal
 accumulation change.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,7 @@ class _Track:
     weight_squared: float = 0.0
     size: float = 0.0
     size_weight: float = 0.0
+    last: float = 0.0
 
 
 class Noise:
@@ -60,6 +62,7 @@ class Noise:
             return
         track.size = track.size * SIZE_DECAY + size * (1 - SIZE_DECAY)
         track.size_weight = track.size_weight * SIZE_DECAY + 1 - SIZE_DECAY
+        track.last = size
         if self._moments is not None and self._moments.has(parameter):
             return
         if track.mean is None or track.square is None:
@@ -106,6 +109,16 @@ class Noise:
         if track is None or not track.size_weight:
             return 0.0
         return (track.size / track.size_weight) ** 0.5
+
+    def lull(self, parameters: Iterable[nn.Parameter]) -> float:
+        """How many times smaller the last gradient was than the present average, in square."""
+        usual = last = 0.0
+        for parameter in parameters:
+            track = self._tracks.get(id(parameter))
+            if track is not None and track.size_weight:
+                usual += parameter.numel() * track.size / track.size_weight
+                last += parameter.numel() * track.last
+        return usual / last if last > 0 else 1.0
 
     def _moment(self, parameter: nn.Parameter) -> Moment | None:
         return None if self._moments is None else self._moments.of(parameter)

@@ -1,7 +1,6 @@
 """Reading gradients as they pass by: what the errors of each site do to them."""
 
 import logging
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -11,18 +10,19 @@ import torch
 from torch import nn
 
 from elbowroom.keep.activations.derive import Derived
-from elbowroom.keep.activations.entries import Entry, Record, Use
-from elbowroom.keep.activations.needs import Need, need_of
+from elbowroom.keep.activations.entries import Entry, Record
+from elbowroom.keep.activations.journey import Channels, Journey, Mode, Passage
+from elbowroom.keep.activations.needs import Need, largest_bound, need_of
 from elbowroom.keep.activations.noise import Noise
 from elbowroom.keep.activations.payloads import Aliased, Coded
 from elbowroom.keep.activations.sensitivity import (
     Effect,
-    Passage,
+    drift_of,
     effect_of,
-    energy,
     path_factor,
 )
 from elbowroom.keep.activations.sites import Site
+from elbowroom.keep.activations.transfer import channels_of, transfer_of
 
 _log = logging.getLogger("elbowroom")
 
@@ -46,10 +46,11 @@ class Observer:
         self._finished = finished
         self._queued = False
         self._failed = False
-        self.energies: dict[int, float] = {}
+        self.journeys: dict[int, Journey] = {}
         self.effects: dict[Site, Effect] = {}
         self.counts: dict[Site, int] = {}
-        self.bounds: dict[Site, float] = {}
+        self.largest: dict[Site, float] = {}
+        self._channels: dict[int, Channels] = {}
 
     def listen(self, node: Any, record: Record) -> None:
         """Have the node tell its gradients when backward comes by."""
@@ -70,11 +71,13 @@ class Observer:
             self._failed = True
 
     def _read(self, record: Record, inputs: Any, outputs: Any) -> None:
-        arrived = sum(energy(g) for g in outputs)
-        self.energies[record.number] = self.energies.get(record.number, 0.0) + arrived
-        if not 0 < arrived < math.inf:
+        passage = Passage(record, outputs, inputs, self._channels.pop(record.number, None))
+        if all(g is None for g in outputs):
             return
-        passage = Passage(record, outputs, inputs)
+        self.journeys[record.number] = transfer_of(passage)
+        channels = channels_of(passage)
+        if channels is not None:
+            self._channels[record.following[0][0]] = channels
         for slot in record.slots:
             entry = record.entry(slot)
             if entry is not None and need_of(record.kind, slot) is Need.VALUES:
@@ -82,32 +85,35 @@ class Observer:
 
     def _charge(self, passage: Passage, slot: str, entry: Entry) -> None:
         payload = entry.payload
-        factor = 1.0
+        factor, drift = 1.0, None
         source = entry
         if isinstance(payload, Aliased):
             source = payload.source
         elif isinstance(payload, Derived):
             source = payload.derivation.source
-            use = Use(passage.record.number, passage.record.kind, slot, payload.derivation.path)
-            factor = path_factor(use, source, self.records)
+            factor = path_factor(payload.derivation, self.records)
+            drift = drift_of(passage, slot, payload.derivation)
         if not isinstance(source.payload, Coded) or source.bound == 0:
             return
         effect = self.effects.setdefault(source.site, Effect())
         effect.add(effect_of(passage, slot, entry), factor)
+        if drift is not None:
+            effect.add(drift, 1.0)
         self.counts[source.site] = source.payload.blob.item_count
-        self.bounds[source.site] = source.bound
+        self.largest[source.site] = largest_bound(source.uses)
 
     def _end(self) -> None:
         self._queued = False
+        self._channels.clear()
         if not self._failed:
             self._finished(self)
 
 
 class Variances:
-    """Sampling variance of the parameters beyond each node."""
+    """Sampling variance of the parameters, and how much of it noise at each node adds."""
 
     def __init__(
-        self, records: dict[int, Record], parameters: Iterable[nn.Parameter], noise: Noise
+        self, journeys: dict[int, Journey], parameters: Iterable[nn.Parameter], noise: Noise
     ) -> None:
         self.by_leaf: dict[int, float] = {}
         self.layers: set[int] = set()
@@ -118,38 +124,30 @@ class Variances:
                 if parameter.dim() > 1:
                     self.layers.add(id(parameter))
         self.total = sum(self.by_leaf.values())
-        order = {leaf: place for place, leaf in enumerate(self.by_leaf)}
-        leaves = list(self.by_leaf)
-        masks: dict[int, int] = {}
-        for number in sorted(records):
-            mask = 0
-            for following, leaf in records[number].following:
-                mask |= masks.get(following, 0)
-                if leaf in order:
-                    mask |= 1 << order[leaf]
-            masks[number] = mask
-        values: dict[int, tuple[float, int]] = {0: (0.0, 0)}
-        self._beyond: dict[int, tuple[float, int]] = {}
-        for number, mask in masks.items():
-            if mask not in values:
-                members = [leaf for place, leaf in enumerate(leaves) if mask >> place & 1]
-                values[mask] = (
-                    sum(self.by_leaf[leaf] for leaf in members),
-                    sum(leaf in self.layers for leaf in members),
-                )
-            self._beyond[number] = values[mask]
+        # Of a unit of energy at a node: what reaches parameters, and that by each layer's variance.
+        self._reach: dict[tuple[int, Mode], tuple[float, float]] = {}
+        # What is behind a node was made before it, and has a lower number.
+        for number in sorted(journeys):
+            for mode, onward in journeys[number].items():
+                self._reach[number, mode] = self._sum(onward.leaves, onward.nodes)
 
-    def costs(self, effect: Effect, energies: dict[int, float]) -> Costs:
-        """Of a unit of error variance."""
+    def _sum(
+        self, leaves: dict[int, float], nodes: dict[tuple[int, Mode], float]
+    ) -> tuple[float, float]:
         overall = mean = 0.0
-        for leaf, value in effect.local.items():
-            overall += value
-            if leaf in self.layers:
-                mean += value / self.by_leaf[leaf]
-        for number, value in effect.injected.items():
-            arrived = energies.get(number, 0.0)
-            if arrived > 0:
-                beyond, layers = self._beyond.get(number, (0.0, 0))
-                overall += value / arrived * beyond
-                mean += value / arrived * layers
+        for leaf, value in leaves.items():
+            if leaf in self.by_leaf:
+                overall += value
+                if leaf in self.layers:
+                    mean += value / self.by_leaf[leaf]
+        for (number, mode), value in nodes.items():
+            reach = self._reach.get((number, mode)) or self._reach.get((number, Mode.WHITE))
+            if reach is not None:
+                overall += value * reach[0]
+                mean += value * reach[1]
+        return overall, mean
+
+    def costs(self, effect: Effect) -> Costs:
+        """Of a unit of error variance."""
+        overall, mean = self._sum(effect.local, effect.injected)
         return Costs(overall / self.total, mean / max(1, len(self.layers)))

@@ -90,6 +90,9 @@ class Coded:
     layout: Layout | None
     method: str = "encode"
 
+    shift: float = 0.0
+    """Taken off every value that is not zero, and has an error."""
+
     @property
     def nbytes(self) -> int:
         """Bytes held."""
@@ -97,7 +100,11 @@ class Coded:
 
     def restore(self) -> Tensor:
         """Make it again."""
-        return laid_out(decode(self.blob), self.layout)
+        dense = decode(self.blob)
+        if self.shift:
+            is_exact = dense == 0
+            dense.sub_(self.shift).masked_fill_(is_exact, 0)
+        return laid_out(dense, self.layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,7 @@ class Offloaded:
     device: torch.device
     is_blob: bool
     layout: Layout | None
+    shift: float = 0.0
     method: str = "offload"
     nbytes: int = 0
 
@@ -151,7 +159,7 @@ class Offloaded:
         if self.is_blob:
             blob = Blob.frombytes(data)
             blob.device = self.device
-            return laid_out(decode(blob), self.layout)
+            return Coded(blob, self.layout, shift=self.shift).restore()
         flat = (
             torch.frombuffer(data, dtype=self.dtype) if data else torch.empty(0, dtype=self.dtype)
         )
@@ -177,6 +185,7 @@ def offload(shelf: Shelf, tensor: Tensor, coded: Coded | None) -> Offloaded | No
         tensor.device,
         coded is not None,
         layout,
+        0.0 if coded is None else coded.shift,
     )
 
 

@@ -1,12 +1,14 @@
 """How values are encoded: at which bound, with which dither."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from elbowroom.codec import Blob, Bound, encode
 from elbowroom.keep.activations.entries import Entry
-from elbowroom.keep.activations.needs import class_of, largest_bound
+from elbowroom.keep.activations.needs import class_of, is_exponent, largest_bound
 from elbowroom.keep.activations.payloads import Coded, dense_form, take_sample
 from elbowroom.keep.activations.sites import Site
 
@@ -19,7 +21,7 @@ CAREFUL = 1 / 64
 BOLD = 1 / 8
 
 # Bytes saved for each that is held, from which on the faster codec is taken in more places.
-ENOUGH = 20.0
+ENOUGH = 18.5
 
 # A choice of codec holds while the bound stays within this factor.
 _SAME = 0.8
@@ -66,7 +68,9 @@ class Policy:
         if not bound > 0 or bound == float("inf"):
             return None
         entry.bound = bound
-        return Coded(self._encode(site, dense, bound), layout)
+        # The mean of exp(e) is above one: without this all probabilities would be too large.
+        shift = math.log(math.sinh(bound) / bound) if is_exponent(entry.uses) else 0.0
+        return Coded(self._encode(site, dense, bound), layout, shift=shift)
 
     def _encode(self, site: Site, dense: Tensor, bound: float) -> Blob:
         within, dither = Bound.absolute(bound), self._seed_of(site.number)
@@ -85,7 +89,7 @@ class Policy:
 
     def adapt(self, ratio: float) -> None:
         """Once little is held, time is worth more than bytes."""
-        if ratio > 1.1 * ENOUGH:
+        if ratio > 1.05 * ENOUGH:
             self.worth = min(4.0, self.worth * 1.05)
         elif ratio < ENOUGH:
             self.worth = max(self.least_worth, self.worth / 1.05)

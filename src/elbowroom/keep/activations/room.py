@@ -4,10 +4,10 @@ import functools
 import logging
 import math
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import get_ident
-from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
-from elbowroom.keep.activations.compiled import Regions
+from elbowroom.keep.activations.compiled import Regions, attend
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.moments import Moments
@@ -57,10 +57,10 @@ class Activations:
             add. 0 means exact: gradients have the same bits as without, and only what costs no
             error is saved.
         memory: A budget for the whole process (on a GPU, for what torch holds there), such as
-            "6 GB". From the measured peak of each step it follows which tensors are kept as they
-            are, which are encoded and which parts of the model run again in backward, so that the
-            step is as fast as the budget allows. BudgetUnreachable names the nearest budget that
-            can be met.
+            "6 GB". From the measured course of a step it follows which tensors are kept as they
+            are, encoded or put on disk, and which parts of the model run again in backward, so that
+            the step is as fast as the budget allows. BudgetUnreachable names the nearest budget
+            that can be met.
         optimizer: Of the Adam family, it tells the gradient's variance better than the running
             estimate that is made without one; its moments are read, nothing is changed.
         rule: "variance" is the one above. "certified" lets no element of a weight's gradient move
@@ -111,7 +111,7 @@ class Activations:
         self._meter: Meter | None = None
         self._measuring = False
         self._is_closed = False
-        self._installed: list[Any] = []
+        self._undo: Callable[[], None] | None = None
         self._local = threading.local()
         self._seconds: dict[str, float] = {}
         self._has_compiled = False
@@ -147,13 +147,8 @@ class Activations:
         return self
 
     @opaque
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._frames().pop().__exit__(kind, error, trace)
+    def __exit__(self, *ending: Any) -> None:
+        self._frames().pop().__exit__(*ending)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """As a decorator: every call of the function is a pass."""
@@ -170,22 +165,14 @@ class Activations:
 
         What is computed after the model, such as the loss, is outside.
         """
-        if self._installed:
-            return
-        self._installed = [
-            self.model.register_forward_pre_hook(
-                lambda _, args, kwargs: self._enter_forward(args, kwargs),
-                prepend=True,
-                with_kwargs=True,
-            ),
-            self.model.register_forward_hook(lambda *_: self._exit_forward(), always_call=True),
-        ]
+        if self._undo is None:
+            self._undo = attend(self.model, self._enter_forward, self._exit_forward)
 
     def remove(self) -> None:
         """Undo `install`."""
-        for handle in self._installed:
-            handle.remove()
-        self._installed = []
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
 
     @opaque
     def _enter_forward(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -196,6 +183,7 @@ class Activations:
         self.__enter__()
         # Hooks that the pass has put on the model come too late for this call.
         self._local.untouched.add(tensors_in((args, kwargs)))
+        self._local.regions().join(self.model)
         if self._meter is not None:
             self._meter.note_call(args, kwargs)
         return Arguments.of(
@@ -239,9 +227,10 @@ class Activations:
                 self._watch_parameters()
                 if is_watched:
                     observer = Observer(self._decide)
-                if self._meter_every and _is_due(self._step + 2, self._meter_every):
+                # Of the first gradients no variance is known.
+                if self._step > 2 and self._meter_every and _is_due(self._step, self._meter_every):
                     # Where memory is short, no more runs plainly than what is held now.
-                    share = 1.0 if self._budget is None else 1 / self._tally.ratio
+                    share = 1.0 if self._budget is None else 1 / max(1.0, self._tally.ratio)
                     self._meter = Meter(
                         self.model, self._trial, self._retry, self._report, share, self._fits
                     )
@@ -287,6 +276,7 @@ class Activations:
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(now.pack, now.unpack))
         functions = stack.enter_context(Functions(now, modules))
         regions = Regions(now, modules, functions, self._policy, self._note_compiled)
+        self._local.regions = weakref.ref(regions)
         stack.enter_context(regions.patched(self.model))
         stack.callback(regions.close)
         return stack
@@ -296,6 +286,8 @@ class Activations:
         if not self._has_compiled:
             self._has_compiled = True
             self._meter_every = 0
+            if self._meter is not None:
+                self._meter.disarm()
             self._tell("compiled parts are encoded within tight bounds, and the meter is off")
 
     def _watch_parameters(self) -> None:
@@ -331,19 +323,29 @@ class Activations:
             _log.warning(event)
         finally:
             self._measuring = False
+            if self._budget is not None:
+                self._budget.take_back()
 
     def _report(self, error: float, part: float) -> None:
         """The meter has measured: the squared error of the gradient of a part of the batch."""
         variance = sum(self._noise.variance(p) or 0.0 for p in self.model.parameters())
-        predicted = self.ledger.gradient_error
+        # Bounds may have been renewed at the end of this very pass.
+        names = {row.name for row in self._tally.rows if row.bound > 0}
+        sites = [site for site in self._sites if site.name in names and site.bound is not None]
+        predicted = sum(site.share for site in sites)
         if not (variance > 0 and predicted > 0 and 0 < error < math.inf):
             return
         measured = error / (variance * part)
         self._readings.append(Reading(step=self._step, predicted=predicted, measured=measured))
-        ratio = min(16.0, max(1 / 16, measured / predicted))
-        # What was too little is believed at once, what was too much with care.
-        self._trust = min(64.0, max(0.25, self._trust * (ratio if ratio > 1 else ratio**0.5)))
-        if self._rule is Rule.VARIANCE and measured > self.tolerance:
+        is_above = self._rule is Rule.VARIANCE and measured > self.tolerance
+        # A part of one batch is a sample, and may lack what is rare and large: it is believed by
+        # half and hardly where it promises less, but for what is above.
+        change = min(16.0, max(0.5, measured / predicted)) ** (1.0 if is_above else 0.5)
+        trust = min(64.0, max(0.5, self._trust * change))
+        for site in sites:
+            site.share *= trust / self._trust
+        self._trust = trust
+        if is_above:
             self._tighten(measured)
 
     def _tighten(self, measured: float) -> None:

@@ -56,7 +56,7 @@ class Evidence:
     def of(cls, observer: Observer, parameters: Iterable[nn.Parameter], noise: Noise) -> "Evidence":
         """Gathered when backward has ended."""
         known = {id(p): p for p in parameters}
-        return cls(observer, Variances(observer.records, known.values(), noise), noise, known)
+        return cls(observer, Variances(observer.journeys, known.values(), noise), noise, known)
 
 
 def decide(rule: Rule, evidence: Evidence, tolerance: float, trust: float) -> list[Decision]:
@@ -75,14 +75,16 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
     sites: list[Site] = []
     demands: list[Demand] = []
     costs: list[tuple[float, float]] = []
+    # Errors grow with gradients: after an unusually small one there will be usual ones again.
+    swing = max(1.0, evidence.noise.lull(evidence.parameters.values()))
     for site, effect in evidence.observer.effects.items():
-        cost = evidence.variances.costs(effect, evidence.observer.energies)
+        cost = evidence.variances.costs(effect)
         scale = spread(site.sample)
         if site.sample is None or not scale > 0 or not math.isfinite(cost.overall + cost.mean):
             # Gradients that overflowed say nothing: the bound stays as it was.
             continue
         # Uniform errors have variance b^2 / 3, at values that are not zero.
-        factor = trust * float((site.sample != 0).float().mean()) / 3
+        factor = trust * swing * float((site.sample != 0).float().mean()) / 3
         sites.append(site)
         costs.append((factor * cost.overall, factor * cost.mean))
         demands.append(
@@ -90,6 +92,7 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
                 count=evidence.observer.counts[site],
                 scale=scale,
                 sample=site.sample.numpy(),
+                largest=evidence.observer.largest[site],
                 cost=factor * (cost.overall + cost.mean) / 2,
             )
         )
@@ -116,7 +119,7 @@ def _by_layer(
         dense = float((site.sample != 0).float().mean())
         bound = bound_of(evidence, effect, dense)
         if bound > 0:
-            cost = evidence.variances.costs(effect, evidence.observer.energies)
+            cost = evidence.variances.costs(effect)
             decisions.append(Decision(site, bound, cost.overall * dense / 3 * bound**2))
     return decisions
 

@@ -1,13 +1,16 @@
 """What an error in a kept tensor does to the gradient, in closed form.
 
 An entry within a bound b has errors that are independent, with variance v = b^2 / 3 a value that
-is not zero (zeros are exact). Two things follow from it, both linear in v:
+is not zero (zeros are exact). Two things follow from it:
 
 * *local*: variance of the gradient of the parameters that the node itself owns, such as
   sum over outputs of g^2 for every weight of a convolution;
-* *injected*: squared norm of the error in the gradient that the node hands on. Upstream it is
-  noise like the gradient's own from sample to sample: a share of the energy that arrives at the
-  next node becomes the same share of the sampling variance of every parameter beyond it.
+* *injected*: squared norm of the error in the gradient that the node hands on. What becomes of it
+  upstream is another matter (transfer.py).
+
+Both are linear in v as long as errors are small. Where they are not, the numbers are those of the
+error that the entry has at present: what is of second order is in them, and the next refresh puts
+right what the bounds of this one change.
 
 The numbers are read from the gradients that pass by in backward; no pass is added.
 """
@@ -19,9 +22,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from elbowroom.keep.activations.entries import Entry, Record, Use
-
-Gradients = tuple[Tensor | None, ...]
+from elbowroom.keep.activations.attention import FirstSample
+from elbowroom.keep.activations.derive import Derivation
+from elbowroom.keep.activations.entries import Entry, Record
+from elbowroom.keep.activations.journey import Mode, Passage, energies, energy
+from elbowroom.keep.activations.policy import spread
+from elbowroom.keep.activations.transfer import (
+    FEW_POSITIONS,
+    axis_of,
+    batch_gains,
+    by_channel,
+    gates_energy,
+)
 
 
 @dataclass(slots=True)
@@ -31,57 +43,30 @@ class Effect:
     local: dict[int, float] = field(default_factory=dict)
     """Variance of a parameter's gradient, by the parameter's id."""
 
-    injected: dict[int, float] = field(default_factory=dict)
-    """Squared norm, by the number of the node that receives it."""
+    injected: dict[tuple[int, Mode], float] = field(default_factory=dict)
+    """Squared norm, by the number of the node that receives it and by what it looks like."""
 
     largest: float = 0.0
     """Most that an error of one in every value can move one weight's gradient."""
 
     def add(self, other: "Effect", factor: float) -> None:
         """Add the other's numbers times the factor."""
-        for mine, theirs in ((self.local, other.local), (self.injected, other.injected)):
-            for key, value in theirs.items():
-                mine[key] = mine.get(key, 0.0) + factor * value
+        for leaf, value in other.local.items():
+            self.local[leaf] = self.local.get(leaf, 0.0) + factor * value
+        for key, value in other.injected.items():
+            self.injected[key] = self.injected.get(key, 0.0) + factor * value
         self.largest += factor**0.5 * other.largest
 
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A node in backward: its gradients on the way in and out."""
-
-    record: Record
-    outputs: Gradients
-    """Of the node's outputs: what arrived."""
-
-    inputs: Gradients
-    """Of its inputs: what it hands on."""
-
-    def gradient(self) -> Tensor:
-        """Of the first output that has one."""
-        return next(g for g in self.outputs if g is not None)
-
-    def put(self, effect: Effect, place: int, value: float) -> None:
+    def put(self, passage: Passage, place: int, value: float, mode: Mode = Mode.WHITE) -> None:
         """Charge the receiver of input `place`."""
-        if place >= len(self.record.following):
+        if place >= len(passage.record.following):
             return
-        number, leaf = self.record.following[place]
+        number, leaf = passage.record.following[place]
         if leaf:
-            effect.local[leaf] = effect.local.get(leaf, 0.0) + value
+            self.local[leaf] = self.local.get(leaf, 0.0) + value
         elif number:
-            effect.injected[number] = effect.injected.get(number, 0.0) + value
-
-
-def energy(gradient: Tensor | None) -> float:
-    """Squared norm; of tensors that wrap others, such as nested ones, nothing is known."""
-    if gradient is None or type(gradient) is not Tensor:
-        return 0.0
-    gradient = gradient.detach()
-    if gradient.layout != torch.strided:
-        gradient = gradient.coalesce().values() if gradient.is_sparse else gradient.to_dense()
-    if gradient.is_complex():
-        gradient = torch.view_as_real(gradient.resolve_conj())
-    flat = gradient.to(torch.float32).reshape(-1)
-    return float(torch.dot(flat, flat))
+            key = (number, mode)
+            self.injected[key] = self.injected.get(key, 0.0) + value
 
 
 def effect_of(passage: Passage, slot: str, entry: Entry) -> Effect:
@@ -92,20 +77,38 @@ def effect_of(passage: Passage, slot: str, entry: Entry) -> Effect:
     return effect
 
 
-def path_factor(use: Use, entry: Entry, records: dict[int, Record]) -> float:
+def path_factor(derivation: Derivation, records: dict[int, Record]) -> float:
     """How an error in a derivation's source grows on the way to its output (squared, mean)."""
     factor = 1.0
-    sample = entry.site.sample
-    for kind in use.path:
-        if kind == "Gelu" and sample is not None:
-            factor *= float(_slope(functional.gelu, sample).square().mean())
-        elif kind == "Silu" and sample is not None:
-            factor *= float(_slope(functional.silu, sample).square().mean())
+    source = derivation.source
+    for kind in derivation.path:
+        if kind in ("Gelu", "Silu") and source.site.sample is not None:
+            factor *= _change(_FUNCTIONS[kind], source)
         elif kind == "NativeLayerNorm":
-            factor *= _norm_factor(entry, records)
+            factor *= _norm_factor(source, records)
         elif kind == "Mul":
-            factor *= _mask_factor(use, records)
+            factor *= _mask_factor(derivation)
     return factor
+
+
+def drift_of(p: Passage, slot: str, derivation: Derivation) -> Effect:
+    """Of what errors add on average: a bent function of them is off to one side.
+
+    Unlike errors that are independent it adds up over all rows of a product.
+    """
+    effect = Effect()
+    source, kind = derivation.source, derivation.path[-1] if derivation.path else ""
+    place = {("Addmm", "mat1"): 2, ("Mm", "self"): 1}.get((p.record.kind, slot))
+    if place is None or source.site.sample is None or kind not in _FUNCTIONS:
+        return effect
+    changes = _changes(_FUNCTIONS[kind], source)
+    mean = sum(float(change.mean()) for change in changes) / len(changes)
+    total = p.inputs[0] if p.record.kind == "Addmm" else None
+    total = p.gradient().sum(0) if total is None else total
+    width = p.record.entry(slot)
+    count = 1 if width is None else width.shape[-1]
+    effect.put(p, place, energy(total) * count * mean**2 / max(error_size(source) ** 2, 1e-30))
+    return effect
 
 
 def _norm_factor(entry: Entry, records: dict[int, Record]) -> float:
@@ -121,20 +124,42 @@ def _norm_factor(entry: Entry, records: dict[int, Record]) -> float:
     return 1.0
 
 
-def _mask_factor(use: Use, records: dict[int, Record]) -> float:
-    # E[mask^2] of a dropout that scales by 1 / (1 - p) is 1 / (1 - p); p is rarely above a half.
-    return 1.1
+def _mask_factor(derivation: Derivation) -> float:
+    masks = [e for e in derivation.others if e.payload is not None and e.payload.method == "bits"]
+    # Of several dropouts in a row each has its turn; they are alike.
+    return energy(masks[0].values()) / max(1, masks[0].values().numel()) if masks else 1.0
 
 
-def _slope(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def error_size(entry: Entry) -> float:
+    """Standard deviation of the entry's errors: as they are, or as they are likely to be soon."""
+    site = entry.site
+    bound = site.bound if site.bound is not None else 0.5 * spread(site.sample)
+    return bound / 3**0.5
+
+
+def _changes(function: Callable[[Tensor], Tensor], entry: Entry) -> list[Tensor]:
+    """Of a function's values, by errors as large as the entry's."""
+    sample, bound = entry.site.sample, 3**0.5 * error_size(entry)
+    assert sample is not None
+    x = sample.double()
+    return [function(x + bound * place) - function(x) for place in _PLACES]
+
+
+def _change(function: Callable[[Tensor], Tensor], entry: Entry) -> float:
+    """Mean squared change of a function by the entry's errors, for each unit of their variance."""
+    changes = _changes(function, entry)
+    total = sum(float(change.square().mean()) for change in changes) / len(changes)
+    return total / max(error_size(entry) ** 2, 1e-30)
+
+
+# Of an error that is uniform between -1 and 1, in the middle of six equal parts.
+_PLACES = tuple((2 * i + 1) / 6 - 1 for i in range(6))
+
+
+def _slope(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     # By differences: a graph of our own would meet whatever hooks the caller has on.
-    x, step = x.double(), 1e-4
-    return (function(x + step) - function(x - step)) / (2 * step)
-
-
-def _bend(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    x, step = x.double(), 1e-3
-    return (function(x + step) - 2 * function(x) + function(x - step)) / step**2
+    step = 1e-4
+    return lambda x: (function(x + step) - function(x - step)) / (2 * step)
 
 
 def _convolution(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
@@ -151,7 +176,7 @@ def _convolution(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
         fan = weight.shape[0] / p.record.details["groups"]
     else:
         fan = float(weight.shape[1])
-    p.put(effect, 1, energy(g) * fan * taps)
+    effect.put(p, 1, energy(g) * fan * taps)
     axes = [axis for axis in range(g.dim()) if axis != 1]
     effect.largest = float(torch.linalg.vector_norm(g, 1, axes).max())
 
@@ -164,7 +189,7 @@ def _product(first: str) -> Callable[[Passage, str, Entry, Effect], None]:
         inner = entry.shape[-1] if slot == first else entry.shape[-2]
         offset = 1 if p.record.kind in ("Addmm", "Baddbmm") else 0
         place = offset + (1 if slot == first else 0)
-        p.put(effect, place, energy(g) * inner)
+        effect.put(p, place, energy(g) * inner)
         if slot == first and g.dim() == 2:
             effect.largest = float(torch.linalg.vector_norm(g, 1, 0).max())
 
@@ -172,49 +197,69 @@ def _product(first: str) -> Callable[[Passage, str, Entry, Effect], None]:
 
 
 def _batch_norm(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
-    scale, weight = p.record.entry("result2"), p.record.entry("weight")
-    g = p.gradient()
-    if scale is None or scale.values().numel() != entry.shape[1]:
+    gains, scale = batch_gains(p), p.values("result2")
+    if gains is None or scale is None:
         return _generic(p, slot, entry, effect)
-    inverse = scale.values().double()
-    gain = torch.ones_like(inverse) if weight is None else weight.values().double()
-    axes = [axis for axis in range(g.dim()) if axis != 1]
-    per_channel = torch.linalg.vector_norm(g, 2, axes, dtype=torch.float32).double().square()
+    g, inverse = p.gradient(), scale.double().square()
+    per_channel = by_channel(g)
     count = g.numel() / g.shape[1]
     slope = p.inputs[1]
-    turned = per_channel if slope is None else slope.double().square() + per_channel
-    p.put(effect, 1, float((inverse.square() * per_channel).sum()))
-    p.put(effect, 0, float((gain.square() * inverse.pow(4) * turned).sum() / count))
+    turned = per_channel if slope is None else slope.double().square()
+    # x e: the same error twice.
+    turned = turned + error_size(entry) ** 2 * inverse * per_channel
+    hold = gains.square() * inverse / count
+    effect.put(p, 1, float((inverse * per_channel).sum()))
+    effect.put(p, 0, float((hold * turned).sum()))
+    effect.put(p, 0, float((hold * per_channel).sum()), Mode.ALONG)
 
 
-def _layer_norm(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
-    scale, weight = p.record.entry("result2"), p.record.entry("weight")
-    if scale is None:
+def _row_norm(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
+    """Of layers and of groups: each row has a mean and a scale."""
+    scale, mean, weight = p.values("result2"), p.values("result1"), p.values("weight")
+    if scale is None or mean is None:
         return _generic(p, slot, entry, effect)
-    g = p.gradient().float()
-    width = 1 if weight is None else weight.values().numel()
-    inverse = scale.values().double().reshape(-1)
-    if weight is None:
-        width = g.numel() // inverse.numel()
-    rows = g.reshape(inverse.numel(), -1)
-    plain = torch.linalg.vector_norm(rows, 2, 1).double().square()
-    scaled = plain
-    if weight is not None:
-        weighted = rows * weight.values().reshape(-1)
-        scaled = torch.linalg.vector_norm(weighted, 2, 1).double().square()
-    p.put(effect, 1, float((inverse.square() * plain).sum()))
-    # Of (s^2 + |g|^2) / C with s = <g, x>, the first is as large as the second on average.
-    p.put(effect, 0, float((inverse.pow(4) * scaled).sum() * 2 / width))
+    g = p.gradient()
+    rows = scale.numel()
+    inverse = scale.double().reshape(-1).square()
+    plain = energies(g.reshape(rows, -1), [1])
+    width = g.numel() // rows
+    # Of some rows, how much of a weighted gradient lies along the normalised values.
+    some = min(g.shape[0], -(-FEW_POSITIONS // (rows // g.shape[0])))
+    part = rows // g.shape[0] * some
+    h = g[:some] if weight is None else g[:some] * _weights(p, weight)
+    x = entry.values()[:some].reshape(part, -1)
+    x = (x - mean.reshape(-1, 1)[:part]) * scale.reshape(-1, 1)[:part]
+    h = h.reshape(part, -1)
+    weighted = h.double().square().sum(1)
+    turned = (h * x).double().sum(1).square()
+    first = plain[:part].sum()
+    if not first > 0:
+        return
+    effect.put(p, 1, float((inverse * plain).sum()))
+    weights = inverse.square()
+    per_unit = float((weights * plain).sum() / (weights[:part] * plain[:part]).sum()) / width
+    # x e: the same error twice.
+    turned = turned + weighted * error_size(entry) ** 2 * inverse[:part]
+    effect.put(p, 0, float((weights[:part] * turned).sum()) * per_unit)
+    effect.put(p, 0, float((weights[:part] * weighted).sum()) * per_unit, Mode.ALONG)
 
 
-def _elementwise(bend: Callable[[Tensor], Tensor]) -> Callable[[Passage, str, Entry, Effect], None]:
-    """Dx = g f(x): the error is g f'(x) e."""
+def _weights(p: Passage, weight: Tensor) -> Tensor:
+    if p.record.kind == "NativeLayerNorm":
+        return weight
+    return weight.view(-1, *[1] * (p.gradient().dim() - 2))
+
+
+def _elementwise(
+    slope: Callable[[Tensor], Tensor],
+) -> Callable[[Passage, str, Entry, Effect], None]:
+    """Dx = g f(x): the error is g (f(x + e) - f(x))."""
 
     def rule(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
         sample = entry.site.sample
         if sample is None or sample.numel() == 0:
             return _generic(p, slot, entry, effect)
-        p.put(effect, 0, energy(p.gradient()) * float(bend(sample).square().mean()))
+        effect.put(p, 0, energy(p.gradient()) * _change(slope, entry))
 
     return rule
 
@@ -223,70 +268,55 @@ def _power(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     n = p.record.details.get("exponent")
     if not isinstance(n, int | float):
         return _generic(p, slot, entry, effect)
-    _elementwise(lambda x: n * (n - 1) * x.abs() ** max(n - 2, 0))(p, slot, entry, effect)
+    _elementwise(lambda x: n * x ** (n - 1))(p, slot, entry, effect)
 
 
 def _times(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
-    p.put(effect, 0 if slot == "other" else 1, energy(p.gradient()))
+    effect.put(p, 0 if slot == "other" else 1, energy(p.gradient()))
 
 
 def _softmax(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
-    p.put(effect, 0, 1.5 * energy(p.gradient()))
+    axis, g = axis_of(p), p.gradient()
+    weight, some = entry.values()[:1].double(), g[:1].double()
+    mean = (weight * some).sum(axis, keepdim=True)
+    rest = some - mean
+    spread = weight.square().sum(axis, keepdim=True)
+    # Of e (g - m) - p (e g), where e is not zero.
+    each = rest.square() + some.square() * spread - 2 * weight * some * rest
+    is_there = weight != 0
+    arrived = energy(some)
+    if not arrived > 0:
+        return
+    share = float(each[is_there].sum()) / arrived / float(is_there.double().mean())
+    effect.put(p, 0, share * energy(g))
 
 
 def _log_softmax(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     g = p.gradient().float()
-    axis = p.record.details["dim"]
-    axis = axis - 2**64 if axis > 2**63 else axis
-    total = g.sum(axis, keepdim=True)
-    p.put(effect, 0, energy(entry.values().float().exp() * total))
+    total = g.sum(axis_of(p), keepdim=True)
+    effect.put(p, 0, energy(entry.values().float().exp() * total))
 
 
 def _attention(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     """Measured on the first sample: the backward once as it is, once with noise in the slot."""
-    names = ("query", "key", "value", "output", "logsumexp")
-    held = [p.record.entry(name) for name in names]
-    if any(e is None for e in held):
+    first = FirstSample.of(p.record)
+    if first is None:
         return _generic(p, slot, entry, effect)
-    q, k, v, o, lse = (e.values()[:1].double() for e in held if e is not None)
     g = p.gradient()[:1].double()
-    causal, scale = p.record.details["is_causal"], p.record.details["scale"] or q.shape[-1] ** -0.5
-    mask = p.record.entry("attn_mask")
-    bias = None if mask is None else mask.values()
-    if bias is not None and bias.dim() == 4:
-        bias = bias[:1]
-    # Grouped queries: several heads of q share one of k and v.
-    groups = q.shape[1] // k.shape[1]
-
-    def shared(part: Tensor) -> Tensor:
-        return part.repeat_interleave(groups, 1) if groups > 1 else part
-
-    def summed(part: Tensor) -> Tensor:
-        return part.unflatten(1, (-1, groups)).sum(2) if groups > 1 else part
-
-    def backward(q: Tensor, k: Tensor, v: Tensor, o: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        k, v = shared(k), shared(v)
-        s = q @ k.mT * scale
-        if bias is not None:
-            s = s + bias
-        if causal:
-            s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), float("-inf"))
-        weight = (s - lse.unsqueeze(-1)).exp()
-        ds = weight * (g @ v.mT - (g * o).sum(-1, keepdim=True))
-        return ds @ k * scale, summed(ds.mT @ q * scale), summed(weight.mT @ g)
-
-    parts = [q, k, v, o]
-    plain = backward(*parts)
-    place = names.index(slot)
-    size = 0.05 * float(parts[place].std())
+    size = max(error_size(entry), 1e-3 * float(first.parts[slot].std()))
     if not size > 0:
         return
-    noise = torch.randn(parts[place].shape, generator=torch.Generator().manual_seed(1)).double()
-    parts[place] = parts[place] + size * noise
-    shaken = backward(*parts)
-    batch = entry.shape[0]
+    plain, shaken = first.backward(g), first.shaken(slot, size).backward(g)
     for place, (a, b) in enumerate(zip(plain, shaken, strict=True)):
-        p.put(effect, place, batch * float((a - b).square().sum()) / size**2)
+        effect.put(p, place, entry.shape[0] * energy(a - b) / size**2)
+
+
+def _recurrent(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
+    """The inputs of all steps, and what they left behind: both meet the gradients of the gates."""
+    gates = gates_energy(p)
+    if gates is None:
+        return _generic(p, slot, entry, effect)
+    effect.put(p, 1 if slot == "input" else 2, gates * entry.shape[-1])
 
 
 def _generic(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
@@ -299,9 +329,13 @@ def _generic(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     if not mean > 0:
         return
     for place, gradient in enumerate(p.inputs):
-        p.put(effect, place, 4 * energy(gradient) / mean)
+        effect.put(p, place, 4 * energy(gradient) / mean)
 
 
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Gelu": functional.gelu,
+    "Silu": functional.silu,
+}
 _Rule = Callable[[Passage, str, Entry, Effect], None]
 _RULES: dict[tuple[str, str], _Rule] = {
     ("Convolution", "input"): _convolution,
@@ -312,18 +346,21 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("Bmm", "self"): _product("self"),
     ("Bmm", "mat2"): _product("self"),
     ("NativeBatchNorm", "input"): _batch_norm,
-    ("NativeLayerNorm", "input"): _layer_norm,
-    ("Gelu", "self"): _elementwise(lambda x: _bend(functional.gelu, x)),
-    ("Silu", "self"): _elementwise(lambda x: _bend(functional.silu, x)),
-    ("Tanh", "result"): _elementwise(lambda y: 2 * y),
-    ("Sigmoid", "result"): _elementwise(lambda y: 1 - 2 * y),
-    ("Exp", "result"): _elementwise(torch.ones_like),
+    ("NativeLayerNorm", "input"): _row_norm,
+    ("NativeGroupNorm", "input"): _row_norm,
+    ("Gelu", "self"): _elementwise(_slope(functional.gelu)),
+    ("Silu", "self"): _elementwise(_slope(functional.silu)),
+    ("Tanh", "result"): _elementwise(lambda y: 1 - y.square()),
+    ("Sigmoid", "result"): _elementwise(lambda y: y - y.square()),
+    ("Exp", "result"): _elementwise(lambda y: y),
     ("Pow", "self"): _power,
     ("Mul", "self"): _times,
     ("Mul", "other"): _times,
     ("Softmax", "result"): _softmax,
     ("SafeSoftmax", "result"): _softmax,
     ("LogSoftmax", "result"): _log_softmax,
+    ("MkldnnRnnLayer", "input"): _recurrent,
+    ("MkldnnRnnLayer", "result0"): _recurrent,
     ("ScaledDotProductFlashAttentionForCpu", "query"): _attention,
     ("ScaledDotProductFlashAttentionForCpu", "key"): _attention,
     ("ScaledDotProductFlashAttentionForCpu", "value"): _attention,

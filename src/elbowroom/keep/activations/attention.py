@@ -1,0 +1,72 @@
+"""The backward of attention on the first sample of a batch: what noise in its parts does to it."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from elbowroom.keep.activations.entries import Record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstSample:
+    """Of what attention saves for its backward."""
+
+    parts: dict[str, Tensor]
+    """query, key, value and output."""
+
+    logsumexp: Tensor
+    bias: Tensor | None
+    scale: float
+    is_causal: bool
+
+    @classmethod
+    def of(cls, record: Record) -> "FirstSample | None":
+        """None where not all of it was saved."""
+        held = [record.entry(name) for name in (*_PARTS, "logsumexp")]
+        if any(entry is None for entry in held):
+            return None
+        q, k, v, o, lse = (e.values()[:1].double() for e in held if e is not None)
+        mask = record.entry("attn_mask")
+        bias = None if mask is None else mask.values()
+        if bias is not None and bias.dim() == 4:
+            bias = bias[:1]
+        return cls(
+            parts=dict(zip(_PARTS, (q, k, v, o), strict=True)),
+            logsumexp=lse,
+            bias=bias,
+            scale=record.details["scale"] or q.shape[-1] ** -0.5,
+            is_causal=record.details["is_causal"],
+        )
+
+    def shaken(self, name: str, size: float) -> "FirstSample":
+        """With noise of this standard deviation in one part."""
+        part = self.parts[name]
+        return replace(self, parts=self.parts | {name: part + size * white(part.shape)})
+
+    def backward(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of query, key and value."""
+        q, k, v, o = (self.parts[name] for name in _PARTS)
+        # Grouped queries: several heads of q share one of k and v.
+        groups = q.shape[1] // k.shape[1]
+        if groups > 1:
+            k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+        s = q @ k.mT * self.scale
+        if self.bias is not None:
+            s = s + self.bias
+        if self.is_causal:
+            s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), float("-inf"))
+        weight = (s - self.logsumexp.unsqueeze(-1)).exp()
+        ds = weight * (g @ v.mT - (g * o).sum(-1, keepdim=True))
+        dk, dv = ds.mT @ q * self.scale, weight.mT @ g
+        if groups > 1:
+            dk, dv = (d.unflatten(1, (-1, groups)).sum(2) for d in (dk, dv))
+        return ds @ k * self.scale, dk, dv
+
+
+_PARTS = ("query", "key", "value", "output")
+
+
+def white(shape: torch.Size) -> Tensor:
+    """The same noise every time."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1)).double()
