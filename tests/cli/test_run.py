@@ -335,3 +335,56 @@ def test_a_script_that_trains_nothing_is_told_so(tmp_path: Path) -> None:
     assert done.stderr == (
         "elbowroom: no module was trained where it could be watched: nothing was compressed\n"
     )
+
+
+COMPILED = """
+import sys
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+first = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.GELU())
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.last = nn.Linear(64, 256), nn.Linear(256, 8)
+
+    def forward(self, x):
+        return self.last(self.wide(x).tanh())
+
+
+second = Head()
+options = dict(backend="aot_eager", fullgraph=True)
+called = torch.compile(first, **options)
+second.compile(**options)
+optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], 0.1)
+for _ in range(3):
+    x = torch.randn(256, 64)
+    nn.functional.cross_entropy(second(called(x)), x[:, :8].argmax(1)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.save({**first.state_dict(), **second.state_dict(prefix="second.")}, sys.argv[1])
+"""
+
+
+def test_compiled_modules_are_compressed_inside_their_graphs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(COMPILED, encoding="utf-8")
+    alone = run(tmp_path, sys.executable, "train.py", "alone.pt")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    ours = run(tmp_path, *RUN, "--ledger", "ledger.json", "train.py", "ours.pt")
+    assert ours.returncode == 0, ours.stderr
+    lines = ours.stderr.splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["Sequential", "Head"]
+    assert all("not predicted for compiled parts); 3 passes" in line for line in lines)
+    for module in json.loads((tmp_path / "ledger.json").read_text())["modules"]:
+        assert module["ledger"]["ratio"] > 3
+        assert {reader for row in module["ledger"]["rows"] for reader in row["readers"]} == {
+            "compiled"
+        }
+    mine, theirs = weights(tmp_path / "ours.pt"), weights(tmp_path / "alone.pt")
+    assert not all(torch.equal(mine[name], theirs[name]) for name in mine | theirs)
+    for name in mine | theirs:
+        torch.testing.assert_close(mine[name], theirs[name], atol=1e-3, rtol=0)

@@ -5,6 +5,7 @@ rooms are imported with the first module that is trained.
 """
 
 import atexit
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -52,6 +53,7 @@ class Companion:
         """Among the processes of a launch or of torch.distributed; None where nobody tells."""
 
         self.notes: list[str] = []
+        self._first: Any = None
 
     def start(self) -> None:
         """Wait for torch; tell at the end what happened."""
@@ -99,27 +101,59 @@ class Companion:
     def _wait_for_training(self) -> None:
         """The first module that runs in training mode brings everything else."""
         import torch
+        from torch import nn
         from torch.nn.modules.module import register_module_forward_pre_hook
 
-        # It says that hooks fire once more than expected; ours do not run in compiled modules.
+        # It says that hooks fire once more than expected; ours look at the outermost call alone.
         warnings.filterwarnings("ignore", r"Using `torch.compile\(module\)` when there are global")
 
         def first(module: Any, args: Any) -> Any:
             if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not module.training:
                 return None
             frame = sys._getframe(1)
-            if self.anywhere is not None or _is_nested(frame):
+            if self.anywhere is not None or _count_calls(frame) > 1:
                 return None
-            handle.remove()
             return self._begin().enter(module, args, frame)
 
-        handle = register_module_forward_pre_hook(first)
+        self._first = register_module_forward_pre_hook(first)
+        compile_in_place = nn.Module.compile
+
+        @functools.wraps(compile_in_place)
+        def compile_and_watch(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            from elbowroom.keep.activations.compiled import surround
+
+            compile_in_place(module, *args, **kwargs)
+            surround(
+                module,
+                lambda args, kwargs: self._enter(module, args, sys._getframe(1)),
+                lambda: self._leave(module),
+            )
+
+        every_module: Any = nn.Module
+        every_module.compile = compile_and_watch
+
+    def _enter(self, module: Any, args: Any, frame: FrameType) -> Any:
+        """A module that was compiled in place is called: no hook tells of that."""
+        import torch
+
+        if self.anywhere is None:
+            is_inside = _count_calls(frame) > 0
+            if is_inside or not torch.is_grad_enabled() or not module.training:
+                return None
+        return self._begin().enter(module, args, frame)
+
+    def _leave(self, module: Any) -> None:
+        if self.anywhere is not None:
+            self.anywhere.leave(module)
 
     def _begin(self) -> "Anywhere":
         from torch import distributed
 
         from elbowroom.keep.activations.anywhere import Anywhere, Terms
 
+        if self.anywhere is not None:
+            return self.anywhere
+        self._first.remove()
         if distributed.is_available() and distributed.is_initialized():
             self.rank = distributed.get_rank()
         orders = self.orders
@@ -191,8 +225,8 @@ class _Arrival(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._arrived()
 
 
-def _is_nested(frame: FrameType) -> bool:
-    """Whether the module's call, whose frame this is, happens inside that of another module."""
+def _count_calls(frame: FrameType) -> int:
+    """How many calls of modules, one inside of another, this frame lies in or is."""
     from torch import nn
 
     call = nn.Module._call_impl.__code__
@@ -200,7 +234,7 @@ def _is_nested(frame: FrameType) -> bool:
     while walk is not None:
         count += walk.f_code is call
         walk = walk.f_back
-    return count > 1
+    return count
 
 
 def _rank() -> int:

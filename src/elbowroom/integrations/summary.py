@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from elbowroom.keep.activations.anywhere import Account
 
 VERSION = 1
+BLIND = " (not predicted for compiled parts)"
 
 
 def conclude(companion: "Companion") -> None:
@@ -40,10 +41,12 @@ def _show(accounts: "list[Account]") -> None:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     for account in accounts:
         ledger = account.ledger
+        is_blind = any("compiled" in row.readers and row.bound > 0 for row in ledger.rows)
         line = (
             f"[bold]elbowroom:[/] {account.name}: {say_bytes(ledger.saved_bytes)} saved → "
             f"{say_bytes(ledger.kept_bytes)} kept ([bold]{ledger.ratio:.1f}x[/]), gradient error "
-            f"{ledger.gradient_error:.2g} of its variance; {account.passes} passes, "
+            f"{ledger.gradient_error:.2g} of its variance{BLIND if is_blind else ''}; "
+            f"{account.passes} passes, "
             f"{account.encode_s + account.decode_s:.1f} s in encoding and decoding"
         )
         if account.peak_bytes:

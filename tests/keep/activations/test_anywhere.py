@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 import elbowroom as er
 from elbowroom.keep.activations.anywhere import Anywhere, Terms
+from elbowroom.keep.activations.compiled import surround
 from elbowroom.keep.activations.passes import top_hooks
-from tests.keep.activations.models import make
+from tests.keep.activations.checking import error_of, gradients, nothing_is_left
+from tests.keep.activations.models import loss_of, make, smooth
 
 
 class Watch:
@@ -205,24 +208,63 @@ def test_after_an_exception_training_goes_on(watch: Watch, error: BaseException)
     assert rooms.accounts[0].passes == 3
 
 
-def test_compiled_modules_are_passed_over_in_one_line(watch: Watch) -> None:
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """Nothing compiled for one test is used by another."""
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+class Own(nn.Module):
+    """Torch compiles no class of its own in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = smooth()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Using `torch.compile")
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("way", ["whole", "in place", "parts", "parts in place"])
+def test_compiled_modules_have_rooms_too(watch: Watch, way: str) -> None:
+    model = Own()
+    plain = gradients(model, loss_of)
     rooms = watch()
-    inner = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
-    compiled: Any = torch.compile(inner, backend="eager", fullgraph=True)
-    outer = nn.Sequential(nn.Linear(64, 64), compiled)
-    with pytest.warns(UserWarning, match="global hooks"):
-        for _ in range(2):
-            compiled(torch.randn(64, 64)).sum().backward()
-            outer(torch.randn(64, 64)).sum().backward()
-    called = nn.Linear(64, 64)
-    called.compile(backend="eager", fullgraph=True)
-    called(torch.randn(64, 64)).sum().backward()
-    assert rooms.accounts == []
-    assert [line.split(":")[0] for line in watch.said] == [
-        "OptimizedModule is passed over",
-        "Sequential is passed over",
-    ]
-    assert all("torch.compile" in line for line in watch.said)
+    options: Any = {"backend": "aot_eager", "fullgraph": True}
+    called: Any = nn.Sequential(nn.Identity(), model) if way.startswith("parts") else model
+    if way == "whole":
+        called = torch.compile(model, **options)
+    elif way == "parts":
+        called[1] = torch.compile(model, **options)
+    else:
+        model.compile(**options)
+    if way == "in place":
+        surround(
+            model,
+            lambda args, _: rooms.enter(model, args, sys._getframe(1)),
+            lambda: rooms.leave(model),
+        )
+    for _ in range(2):
+        assert 0 < error_of(plain, gradients(model, lambda _: loss_of(called))) < 0.005
+    assert watch.said == []
+    (account,) = rooms.accounts
+    assert account.name == ("Sequential" if way.startswith("parts") else "Own")
+    assert account.passes == 2
+    assert account.room is not None
+    rows = [row for row in account.room.ledger.rows if row.readers == ("compiled",)]
+    assert len(rows) == 2
+    assert sum(r.saved_bytes for r in rows) > 3 * sum(r.kept_bytes for r in rows)
+    assert sum(torch._dynamo.utils.counters["graph_break"].values()) == 0
+    copy.deepcopy(model)
+    called.eval()
+    assert account.passes == 2
+    assert torch.isfinite(called(torch.ones(2, 64))).all()
+    nothing_is_left(account.room, hooks=1)
 
 
 def test_hooks_of_others_are_left_to_do_their_work(watch: Watch) -> None:

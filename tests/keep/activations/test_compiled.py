@@ -217,7 +217,7 @@ def test_changing_shapes_and_graph_breaks() -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_other_ways_through_a_compiled_model(backend: str) -> None:
-    """Without gradients, under autocast, inside a checkpoint, with an installed room."""
+    """Without gradients, under autocast, inside a checkpoint."""
     model = network(1)
     fast: Any = torch.compile(model, backend=backend)
     room = er.Activations(fast)
@@ -235,11 +235,30 @@ def test_other_ways_through_a_compiled_model(backend: str) -> None:
     for forward in (cast, checked, loss_of):
         plain = gradients(fast, forward)
         assert error_of(plain, gradients(fast, forward, room)) < 0.005
-    room.install()
-    ours = gradients(fast, loss_of)
-    room.remove()
-    assert error_of(gradients(model, loss_of), ours) < 0.005
     nothing_stays(room)
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_an_installed_room_breaks_no_graph(is_in_place: bool) -> None:
+    model = network(1)
+    plain = gradients(model, loss_of)
+    options: Any = {"backend": "aot_eager", "fullgraph": True}
+    fast: Any = model
+    if is_in_place:
+        model.compile(**options)
+    else:
+        fast = torch.compile(model, **options)
+    room = er.Activations(fast)
+    room.install()
+    for step in (1, 2):
+        assert 0 < error_of(plain, gradients(fast, loss_of)) < 0.005
+        assert room.ledger.step == step
+    assert ("compiled",) in [row.readers for row in room.ledger.rows]
+    room.remove()
+    nothing_stays(room)
+    assert same_bits(plain, gradients(fast, loss_of))
+    assert room.ledger.step == 2
+    assert breaks() == 0
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.1])

@@ -37,7 +37,6 @@ from elbowroom.sizes import parse_bytes
 
 # By name, since importing them takes as long as torch itself.
 _PASSED_OVER = {
-    "OptimizedModule": "what compiled graphs keep is decided by torch.compile",
     "ScriptModule": "operations of TorchScript cannot be watched",
     "FullyShardedDataParallel": "of sharded models only those of fully_shard (FSDP2) are supported",
 }
@@ -196,6 +195,10 @@ class Anywhere:
         return None if marked is None else marked[0]
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.leave(module)
+
+    def leave(self, module: nn.Module) -> None:
+        """A module's forward is over, perhaps with an exception."""
         if torch.compiler.is_compiling():
             return
         call: _Call | None = getattr(self._local, "call", None)
@@ -323,8 +326,6 @@ def _is_trained(module: nn.Module) -> bool:
 
 def _reason_to_pass_over(module: nn.Module) -> str | None:
     for part in module.modules():
-        if part._compiled_call_impl is not None:
-            return _PASSED_OVER["OptimizedModule"]
         for kind in type(part).__mro__:
             if kind.__name__ in _PASSED_OVER and kind.__module__.startswith("torch."):
                 return _PASSED_OVER[kind.__name__]
@@ -336,7 +337,8 @@ def _reason_to_pass_over(module: nn.Module) -> str | None:
 def _name_of(module: nn.Module) -> str:
     if isinstance(module, DistributedDataParallel | nn.DataParallel):
         module = module.module
-    return type(module).__name__
+    # What torch.compile returns has the module inside.
+    return type(getattr(module, "_orig_mod", module)).__name__
 
 
 def _is_alike(one: Account, other: Account) -> bool:

@@ -16,7 +16,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +39,9 @@ from elbowroom.keep.activations.watch import Functions, Modules
 HEAD = 16
 # Part of what torch's caches of compiled graphs look at: to be raised when the graphs change.
 SCHEME = 1
+
+Enter = Callable[[Any, Any], Any]
+"""Takes arguments and those by name; what it returns lives until the call is over."""
 
 _local = threading.local()
 _tallies: "weakref.WeakValueDictionary[int, Tally]" = weakref.WeakValueDictionary()
@@ -65,6 +68,13 @@ class Regions:
         _be_quiet()
         _tallies[id(now.tally)] = now.tally
 
+    def join(self, model: nn.Module) -> None:
+        """The pass begins inside of a call of the model, too late for hooks to tell of it."""
+        # By name, since importing the class takes as long as torch itself; a proxy tells its class.
+        is_wrapped = model.__class__.__name__ == "OptimizedModule"
+        if is_wrapped or is_compiled_in_place(model):
+            self._begin(lambda: None)
+
     def enter(self, module: nn.Module) -> None:
         """What torch.compile has made of a module is about to run."""
         handle = module.register_forward_hook(lambda *_: self._leave(), always_call=True)
@@ -83,27 +93,14 @@ class Regions:
     @contextmanager
     def patched(self, model: nn.Module) -> Iterator[None]:
         """While it lasts, modules that were compiled in place tell when they run."""
-        changed: list[tuple[nn.Module, Any]] = []
-        for module in model.modules():
-            call = module.__dict__.get("_compiled_call_impl")
-            if call is not None:
-                changed.append((module, call))
-                object.__setattr__(module, "_compiled_call_impl", self._around(call))
-        try:
+        with ExitStack() as changed:
+            for module in model.modules():
+                if is_compiled_in_place(module):
+                    changed.callback(surround(module, self._begin_call, self._leave))
             yield
-        finally:
-            for module, call in changed:
-                object.__setattr__(module, "_compiled_call_impl", call)
 
-    def _around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            self._begin(lambda: None)
-            try:
-                return call(*args, **kwargs)
-            finally:
-                self._leave()
-
-        return run
+    def _begin_call(self, args: Any, kwargs: Any) -> None:
+        self._begin(lambda: None)
 
     def _begin(self, last: Callable[[], None]) -> None:
         if self._open:
@@ -160,6 +157,51 @@ class Regions:
             )
         )
         return blob, entry.bound, id(self._now.tally)
+
+
+# Calls of models, also of those that were compiled in place, which call no hooks.
+
+
+def attend(model: nn.Module, enter: Enter, leave: Callable[[], None]) -> Callable[[], None]:
+    """Do something before and after every call of a model; returns the way back."""
+    if is_compiled_in_place(model):
+        return surround(model, enter, leave)
+    handles = [
+        model.register_forward_pre_hook(
+            lambda _, args, kwargs: enter(args, kwargs), prepend=True, with_kwargs=True
+        ),
+        model.register_forward_hook(lambda *_: leave(), always_call=True),
+    ]
+
+    def undo() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return undo
+
+
+def is_compiled_in_place(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called."""
+    return module.__dict__.get("_compiled_call_impl") is not None
+
+
+def surround(module: nn.Module, enter: Enter, leave: Callable[[], None]) -> Callable[[], None]:
+    """Do the same where `module.compile()` was called."""
+    call: Callable[..., Any] = module.__dict__["_compiled_call_impl"]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            # A part of a larger graph.
+            return call(*args, **kwargs)
+        marked = enter(args, kwargs)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            leave()
+            del marked
+
+    object.__setattr__(module, "_compiled_call_impl", run)
+    return lambda: object.__setattr__(module, "_compiled_call_impl", call)
 
 
 # The operators.
