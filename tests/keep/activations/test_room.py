@@ -201,6 +201,25 @@ def test_ledger_reads_well() -> None:
     assert room.ledger.to_json().startswith("{")
 
 
+def test_totals_are_those_of_the_rows() -> None:
+    model, x, y = make("convolutional")
+    room = er.Activations(model)
+    train(model, x, y, room, 9)
+    with room:
+        loss = functional.cross_entropy(model(x), y)
+    before = room.ledger
+    assert before.rows is room.ledger.rows
+    assert sum(row.decode_s for row in before.rows) == 0
+    loss.backward()
+    after = room.ledger
+    for ledger in (before, after):
+        assert ledger.saved_bytes == sum(row.saved_bytes for row in ledger.rows)
+        assert ledger.kept_bytes == sum(row.kept_bytes for row in ledger.rows)
+        assert ledger.gradient_error == pytest.approx(sum(r.gradient_error for r in ledger.rows))
+    assert after.gradient_error > 0
+    assert 0 < sum(row.decode_s for row in after.rows) <= after.decode_s * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

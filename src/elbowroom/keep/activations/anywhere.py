@@ -278,7 +278,7 @@ class Anywhere:
             return
         # The peak is the process's, and one room can arrange it: that which has most to give.
         limit_bytes = parse_bytes(self._terms.memory)
-        if account.ledger.saved_bytes > holder.room.ledger.saved_bytes:
+        if account.ledger.saved_bytes > holder.room._tally.saved_bytes:
             holder.room._budget = None
             room._budget = Budget(room.model, limit_bytes, room._tell)
             self._holder = holder = account

@@ -121,16 +121,15 @@ class Activations:
     def ledger(self) -> Ledger:
         """Of the last pass."""
         tally = self._tally
-        rows = tally.rows
         return Ledger(
             step=self._step,
-            saved_bytes=sum(row.saved_bytes for row in rows),
-            kept_bytes=sum(row.kept_bytes for row in rows),
+            saved_bytes=tally.saved_bytes,
+            kept_bytes=tally.kept_bytes,
             peak_bytes=tally.peak_bytes,
-            gradient_error=sum(row.gradient_error for row in rows),
+            gradient_error=tally.gradient_error,
             encode_s=tally.encode_s,
             decode_s=tally.decode_s,
-            rows=rows,
+            rows=tally.rows,
             readings=tuple(self._readings),
             events=tuple(self._events),
         )
@@ -241,7 +240,7 @@ class Activations:
         """Whether a part of the batch can run plainly within the budget, with its gradients."""
         if self._budget is None:
             return True
-        saved_bytes = sum(row.saved_bytes for row in self._tally.rows)
+        saved_bytes = self._tally.saved_bytes
         weights_bytes = sum(p.numel() * p.element_size() for p in self.model.parameters())
         return self._budget.lend(int(1.5 * part * saved_bytes) + 2 * weights_bytes)
 

@@ -3,14 +3,13 @@
 import functools
 import time
 import weakref
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from elbowroom.keep.activations.ledger import Row
 from elbowroom.keep.activations.needs import class_of
 
 if TYPE_CHECKING:
-    from elbowroom.keep.activations.entries import Entry
+    from elbowroom.keep.activations.entries import Entry, Use
     from elbowroom.keep.activations.timeline import Timeline
 
 
@@ -25,7 +24,11 @@ class Tally:
         self.peak_bytes = 0
         self.encode_s = 0.0
         self.decode_s = 0.0
-        self._rows: list[Row] = []
+        self.saved_bytes = 0
+        self.kept_bytes = 0
+        self.gradient_error = 0.0
+        self._noted: list[Row | _Note] = []
+        self._rows: tuple[Row, ...] | None = None
         self._compiled_bytes = 0
         self._restored_s: dict[int, float] = {}
         self._entries: list[weakref.ref[Entry]] = []
@@ -35,14 +38,18 @@ class Tally:
     @property
     def rows(self) -> tuple[Row, ...]:
         """One a tensor, with what making it again has taken so far."""
-        spent = self._restored_s
-        return tuple(replace(r, decode_s=spent.get(i, 0.0)) for i, r in enumerate(self._rows))
+        if self._rows is None:
+            spent = self._restored_s
+            self._rows = tuple(
+                note if isinstance(note, Row) else note.to_row(spent.get(place, 0.0))
+                for place, note in enumerate(self._noted)
+            )
+        return self._rows
 
     @property
     def ratio(self) -> float:
         """Bytes saved for each that is held."""
-        saved = sum(row.saved_bytes for row in self._rows)
-        return saved / max(1, sum(row.kept_bytes for row in self._rows))
+        return self.saved_bytes / max(1, self.kept_bytes)
 
     def add(self, entry: "Entry") -> None:
         """A tensor is saved for the first time."""
@@ -74,7 +81,7 @@ class Tally:
 
     def hold(self, row: Row) -> None:
         """A tensor is encoded by a compiled graph, which lets go of it by itself."""
-        self._rows.append(row)
+        self._write(row)
         self.encode_s += row.encode_s
         self._compiled_bytes += row.kept_bytes
         held_bytes = self.held_bytes + self._compiled_bytes
@@ -99,6 +106,7 @@ class Tally:
         self.decode_s += seconds
         if entry.row >= 0:
             self._restored_s[entry.row] = self._restored_s.get(entry.row, 0.0) + seconds
+            self._rows = None
         if entry.payload is not None and entry.payload.method == "encode" and not self._is_trial:
             entry.site.decode_s = seconds
         self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
@@ -114,12 +122,11 @@ class Tally:
                 if payload.nbytes == 0:
                     continue
                 self.settle(entry)
-            entry.row = len(self._rows)
-            self._rows.append(
-                Row(
+            entry.row = len(self._noted)
+            self._write(
+                _Note(
                     name=entry.site.name,
-                    readers=tuple(dict.fromkeys(f"{u.kind}.{u.slot}" for u in entry.uses)),
-                    error_class=class_of(entry.uses),
+                    uses=tuple(entry.uses),
                     method=payload.method,
                     shape=entry.shape,
                     saved_bytes=entry.nbytes_plain,
@@ -127,7 +134,43 @@ class Tally:
                     bound=entry.bound,
                     gradient_error=entry.site.share if entry.bound > 0 else 0.0,
                     encode_s=entry.encode_s,
-                    decode_s=0.0,
                 )
             )
         self._entries = []
+
+    def _write(self, note: "Row | _Note") -> None:
+        self.saved_bytes += note.saved_bytes
+        self.kept_bytes += note.kept_bytes
+        self.gradient_error += note.gradient_error
+        self._noted.append(note)
+        self._rows = None
+
+
+class _Note(NamedTuple):
+    """A row before anybody asks for it: making rows of a pass takes as long as some layers."""
+
+    name: str
+    uses: "tuple[Use, ...]"
+    method: str
+    shape: tuple[int, ...]
+    saved_bytes: int
+    kept_bytes: int
+    bound: float
+    gradient_error: float
+    encode_s: float
+
+    def to_row(self, decode_s: float) -> Row:
+        """With what only people want to know."""
+        return Row(
+            name=self.name,
+            readers=tuple(dict.fromkeys(f"{use.kind}.{use.slot}" for use in self.uses)),
+            error_class=class_of(self.uses),
+            method=self.method,
+            shape=self.shape,
+            saved_bytes=self.saved_bytes,
+            kept_bytes=self.kept_bytes,
+            bound=self.bound,
+            gradient_error=self.gradient_error,
+            encode_s=self.encode_s,
+            decode_s=decode_s,
+        )
