@@ -6,6 +6,8 @@ from typing import Any
 from elbowroom.study.summary import Comparison
 from elbowroom.study.treatments import Treatment
 
+USUAL_MODE = "range"
+
 Figures = dict[str, dict[str, Any]]
 
 
@@ -40,6 +42,7 @@ def _make_figure(group: Sequence[Comparison], sort: str) -> dict[str, Any] | Non
         series.setdefault(_series_of(one.treatment), []).append([one.ratio, height, told, error])
     if not series:
         return None
+    series = _shorten(series)
     ratios = [point[0] for points in series.values() for point in points]
     return {
         "sort": sort,
@@ -50,6 +53,14 @@ def _make_figure(group: Sequence[Comparison], sort: str) -> dict[str, Any] | Non
             for label, points in series.items()
         ],
     }
+
+
+def _shorten(series: dict[str, list[list[Any]]]) -> dict[str, list[list[Any]]]:
+    """Leave out the sort of bound where it is the same everywhere."""
+    tail = f", {USUAL_MODE}"
+    if not all(label.endswith(tail) for label in series):
+        return series
+    return {label.removesuffix(tail): points for label, points in series.items()}
 
 
 def _series_of(treatment: Treatment) -> str:
