@@ -182,7 +182,7 @@ class Budget:
         if self._failures >= _PATIENCE:
             self._give_up(self.peak_bytes)
         is_fine = self.peak_bytes <= limit and self._passes > 1
-        if is_fine and found.seconds > _WORTH * cost_s(problem, self.arrangement):
+        if is_fine and found.seconds >= _WORTH * cost_s(problem, self.arrangement):
             return
         self._say(found, len(problem.choices))
         self.arrangement = found
