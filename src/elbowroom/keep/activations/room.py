@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from statistics import median
 from threading import get_ident
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -103,6 +104,7 @@ class Activations:
         self._names = Names(model)
         self._noise = Noise(None if optimizer is None else Moments(optimizer))
         self._trust = 1.0
+        self._ratios: list[float] = []
         self._step = 0
         self._tally = Tally()
         self._readings: list[Reading] = []
@@ -337,10 +339,11 @@ class Activations:
         measured = error / (variance * part)
         self._readings.append(Reading(step=self._step, predicted=predicted, measured=measured))
         is_above = self._rule is Rule.VARIANCE and measured > self.tolerance
-        # A part of one batch is a sample, and may lack what is rare and large: it is believed by
-        # half and hardly where it promises less, but for what is above.
-        change = min(16.0, max(0.5, measured / predicted)) ** (1.0 if is_above else 0.5)
-        trust = min(64.0, max(0.5, self._trust * change))
+        self._ratios = [*self._ratios[-4:], measured * self._trust / predicted]
+        # A part of one batch is a sample, now without what is rare and large, now with it: several
+        # have to agree before the closed forms are corrected, but for an error above the tolerance.
+        trust = median([1.0, 1.0, *self._ratios])
+        trust = min(64.0, max(0.5, trust, self._ratios[-1] if is_above else 0.0))
         for site in sites:
             site.share *= trust / self._trust
         self._trust = trust

@@ -33,6 +33,9 @@ class Rule(Enum):
 
 COMET_SHARE = 0.01
 
+# Squared gradients that differ by less from batch to batch are usual.
+FAR = 4.0
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -75,8 +78,9 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
     sites: list[Site] = []
     demands: list[Demand] = []
     costs: list[tuple[float, float]] = []
-    # Errors grow with gradients: after an unusually small one there will be usual ones again.
-    swing = max(1.0, evidence.noise.lull(evidence.parameters.values()))
+    # Errors grow with gradients: after one that is far too small there will be usual ones again.
+    lull = evidence.noise.lull(evidence.parameters.values())
+    swing = lull if lull > FAR else 1.0
     for site, effect in evidence.observer.effects.items():
         cost = evidence.variances.costs(effect)
         scale = spread(site.sample)
