@@ -222,3 +222,30 @@ def test_the_closed_form_is_near_the_truth(name: str) -> None:
     assert sites
     factor = FACTORS.get(name, 1.6)
     assert 1 / factor < truth.ratio(sites) < factor
+
+
+def test_logits_stay_where_an_exponential_is_nearly_straight() -> None:
+    """Queries and keys that have grown get tighter bounds, however little the gradient cares."""
+    torch.manual_seed(0)
+    model = Attention(is_fused=True, is_causal=True)
+    with torch.no_grad():
+        model.qkv.weight.mul_(8)
+    room = er.Activations(model, tolerance=1.0, meter=0)
+    x = torch.empty(0)
+    for _ in range(8):
+        x = torch.randn(4, 24, 64)
+        with room:
+            loss = model(x).square().mean()
+        loss.backward()
+    bounds = [
+        site.bound
+        for site in room._sites
+        if site.key[1] == "scaled_dot_product_attention" and site.key[3] in (0, 1)
+    ]
+    q, k, _ = model.qkv(x).view(4, 24, 3, 4, 16).permute(2, 0, 3, 1, 4)
+    assert len(bounds) == 2
+    for part, partner, bound in ((q, k, bounds[0]), (k, q, bounds[1])):
+        assert bound is not None
+        errors = bound * (2 * torch.rand_like(part) - 1)
+        worst = float((errors @ partner.mT / 4).detach().std(dim=-2).max())
+        assert 0.01 < worst < 0.4

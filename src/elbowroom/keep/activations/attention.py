@@ -1,11 +1,15 @@
 """The backward of attention on the first sample of a batch: what noise in its parts does to it."""
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from elbowroom.keep.activations.entries import Record
+
+# Standard deviation of a logit's error, beyond which the exponential is no longer nearly straight.
+LOGIT_ERROR = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +42,19 @@ class FirstSample:
             scale=record.details["scale"] or q.shape[-1] ** -0.5,
             is_causal=record.details["is_causal"],
         )
+
+    def largest_bound(self, name: str) -> float:
+        """For queries and keys: with it, logits have errors of a quarter at most.
+
+        Backward takes their exponential and divides by sums from before the error: what is too
+        large is multiplied without limit, and queries and keys grow until the next look.
+        """
+        partner = {"query": "key", "key": "query"}.get(name)
+        if partner is None:
+            return math.inf
+        longest = float(self.parts[partner].norm(dim=-1).max())
+        # Uniform errors of a bound b have a standard deviation of b / sqrt(3) a value.
+        return LOGIT_ERROR * math.sqrt(3) / max(self.scale * longest, 1e-30)
 
     def shaken(self, name: str, size: float) -> "FirstSample":
         """With noise of this standard deviation in one part."""

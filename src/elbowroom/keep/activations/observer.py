@@ -1,6 +1,7 @@
 """Reading gradients as they pass by: what the errors of each site do to them."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -14,11 +15,12 @@ from elbowroom.keep.activations.entries import Entry, Record
 from elbowroom.keep.activations.journey import Channels, Journey, Mode, Passage
 from elbowroom.keep.activations.needs import Need, largest_bound, need_of
 from elbowroom.keep.activations.noise import Noise
-from elbowroom.keep.activations.payloads import Aliased, Coded
+from elbowroom.keep.activations.payloads import Aliased, Coded, Offloaded
 from elbowroom.keep.activations.sensitivity import (
     Effect,
     drift_of,
     effect_of,
+    limit_of,
     path_factor,
 )
 from elbowroom.keep.activations.sites import Site
@@ -93,14 +95,15 @@ class Observer:
             source = payload.derivation.source
             factor = path_factor(payload.derivation, self.records)
             drift = drift_of(passage, slot, payload.derivation)
-        if not isinstance(source.payload, Coded) or source.bound == 0:
+        if not isinstance(source.payload, Coded | Offloaded) or source.bound == 0:
             return
         effect = self.effects.setdefault(source.site, Effect())
         effect.add(effect_of(passage, slot, entry), factor)
         if drift is not None:
             effect.add(drift, 1.0)
-        self.counts[source.site] = source.payload.blob.item_count
-        self.largest[source.site] = largest_bound(source.uses)
+        self.counts[source.site] = math.prod(source.shape)
+        limit = min(largest_bound(source.uses), limit_of(passage, slot))
+        self.largest[source.site] = min(limit, self.largest.get(source.site, math.inf))
 
     def _end(self) -> None:
         self._queued = False

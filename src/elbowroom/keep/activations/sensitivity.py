@@ -15,6 +15,7 @@ right what the bounds of this one change.
 The numbers are read from the gradients that pass by in backward; no pass is added.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -309,6 +310,14 @@ def _attention(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     plain, shaken = first.backward(g), first.shaken(slot, size).backward(g)
     for place, (a, b) in enumerate(zip(plain, shaken, strict=True)):
         effect.put(p, place, entry.shape[0] * energy(a - b) / size**2)
+
+
+def limit_of(passage: Passage, slot: str) -> float:
+    """The loosest bound for a slot, whatever it would cost."""
+    if _RULES.get((passage.record.kind, slot)) is not _attention:
+        return math.inf
+    first = FirstSample.of(passage.record)
+    return math.inf if first is None else first.largest_bound(slot)
 
 
 def _recurrent(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
