@@ -17,13 +17,14 @@ DOING = {"keep", "send", "store", "thin"}
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "host": set(),
+    "lazy": set(),
     "sizes": {"errors"},
     "codec": {"errors", "_native"},
-    **{part: {"errors", "sizes", "codec"} for part in DOING},
+    **{part: {"errors", "lazy", "sizes", "codec"} for part in DOING},
     "plan": {"errors", "sizes"},
     "science": {"errors", "codec", "plan", *DOING},
     "integrations": {"errors", "sizes", "codec", "plan", *DOING},
-    "report": {"errors", "codec", "plan", "bench", *DOING},
+    "report": {"errors", "lazy", "codec", "plan", "bench", *DOING},
     "bench": {"errors", "codec", "_native"},
     "study": {"errors", "codec", "keep", "science", "report"},
     "cli": {

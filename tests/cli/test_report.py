@@ -1,5 +1,7 @@
 """The verb `report`: pages, JSON, events, and folders that are no runs."""
 
+import subprocess
+import sys
 import webbrowser
 from pathlib import Path
 
@@ -77,3 +79,22 @@ def test_a_page_that_cannot_be_written_leaves_no_part(command: Command, tmp_path
     blocked.write_text("")
     ending = command("report", tmp_path, "--out", blocked / "report.html")
     assert ending.code == 1 and ending.err.startswith("elbowroom: ")
+
+
+def test_a_page_is_made_without_torch(tmp_path: Path) -> None:
+    """Which takes longer to import than the page takes to make."""
+    record(tmp_path, "elbowroom", steps=2)
+    code = (
+        "import atexit, sys\n"
+        "from elbowroom.cli.main import main\n"
+        "atexit.register(lambda: print('torch' in sys.modules))\n"
+        "main(sys.argv[1:])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "report", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "False"

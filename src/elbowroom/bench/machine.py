@@ -3,10 +3,10 @@
 import datetime
 import os
 import platform
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from elbowroom import __version__, _native
 
@@ -18,7 +18,7 @@ def describe() -> dict[str, str | int]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0,
         "isa": _native.isa(),
         "elbowroom": __version__,
-        "torch": torch.__version__,
+        "torch": version("torch"),  # which takes a second to import
         "numpy": np.__version__,
         "python": platform.python_version(),
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
