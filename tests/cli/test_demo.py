@@ -17,7 +17,7 @@ from elbowroom.report import read_run
 
 from .conftest import Command
 
-QUICK = ("demo", "--quick", "--steps", "4", "--batch", "2", "--no-limited")
+QUICK = ("demo", "--quick", "--steps", "2", "--batch", "2", "--no-limited")
 LONG = ("demo", "--quick", "--steps", "5000", "--batch", "2", "--no-limited")
 MAIN = [sys.executable, "-c", "from elbowroom.cli.main import main; main()"]
 
@@ -112,7 +112,7 @@ def _read(terminal: int) -> bytes:
 def test_a_loss_that_is_not_finite_ends_in_a_sentence(command: Command, tmp_path: Path) -> None:
     ending = command(*QUICK, "--learning-rate", "1e30", "--out", tmp_path / "run")
     assert ending.code == 1
-    assert "was not finite" in ending.err and "training 4 steps" in ending.err
+    assert "was not finite" in ending.err and "training 2 steps" in ending.err
     assert "peak memory" in ending.out and "\x1b" not in ending.out + ending.err
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "was not finite" in page
@@ -156,7 +156,7 @@ def test_a_folder_of_something_else_is_left_alone(command: Command, tmp_path: Pa
 
 @linux
 def test_what_plain_training_cannot_do_under_a_limit(tmp_path: Path) -> None:
-    usual: dict[str, Any] = {"steps": 1, "batch": 6}
+    usual: dict[str, Any] = {"steps": 1, "batch": 6, "rows": 96}
     plain = Settings(name="plain", label="plain", **usual)
     ending, free = run_alone(tmp_path / "free", plain)
     assert ending.code == 0 and free is not None and free.memory is not None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from elbowroom import Blob, Bound, InvalidArgument, encode
-from elbowroom.codec.buffers import bytes_of
+from elbowroom.codec.buffers import LASTING_BYTES, Reserve, bytes_of
 
 DATA = encode(np.arange(10), Bound.lossless()).tobytes()
 
@@ -23,6 +23,13 @@ def test_everything_that_holds_bytes_is_read() -> None:
             assert bytes_of(buffer).tobytes() == DATA
     assert bytes_of(np.frombuffer(DATA, np.uint8).reshape(2, -1)).tobytes() == DATA
     assert bytes_of(b"").size == 0
+
+
+def test_memory_that_is_not_there_is_no_matter_of_files() -> None:
+    for nbytes in (LASTING_BYTES - 1, LASTING_BYTES):
+        assert Reserve(nbytes).keep(5).size == 5
+    with pytest.raises(MemoryError, match="nable to allocate"):
+        Reserve(1 << 60)
 
 
 @pytest.mark.parametrize("buffer", [3, None, [1, 2], torch.zeros(9)])

@@ -1,6 +1,7 @@
 """The pieces of memory that a blob consists of, is read from and is written to."""
 
 import ctypes
+import errno
 import mmap
 import os
 import sys
@@ -45,7 +46,7 @@ class Reserve:
         self.nbytes = nbytes
         self._pages = self._array = None
         if nbytes >= LASTING_BYTES and sys.platform == "linux":
-            self._pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._pages = _take_pages(nbytes)
         else:
             self._array = np.empty(nbytes, np.uint8)
 
@@ -66,6 +67,16 @@ class Reserve:
             # Shrinking in place gives the untouched rest back to the system.
             self._array.resize(nbytes, refcheck=False)
         return self._array
+
+
+def _take_pages(nbytes: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        # As numpy says it: an OSError would be looked for on a disk.
+        raise MemoryError(f"Unable to allocate memory: {nbytes} bytes for a result") from None
 
 
 def bytes_of(buffer: Any) -> Bytes:

@@ -52,7 +52,7 @@ class Network(nn.Module):
         return x
 
 
-def network(layers: int = 3) -> Any:
+def network(layers: int = 1) -> Any:
     torch.manual_seed(0)
     return Network(layers)
 
@@ -105,7 +105,7 @@ def test_gradients_of_compiled_models(case: str) -> None:
 
 @pytest.mark.parametrize("way", ["whole", "outside", "in place", "parts", "parts in place"])
 def test_ways_to_compile(way: str) -> None:
-    model: Any = network()
+    model: Any = network(2)
     plain = gradients(model, loss_of)
     forward: Any = model
     if way == "whole":
@@ -116,11 +116,9 @@ def test_ways_to_compile(way: str) -> None:
     elif way == "in place":
         model.compile(backend="aot_eager")
     elif way == "parts":
-        for place in (0, 1):
-            model.blocks[place] = torch.compile(model.blocks[place], backend="aot_eager")
+        model.blocks[0] = torch.compile(model.blocks[0], backend="aot_eager")
     else:
-        for place in (0, 1):
-            model.blocks[place].compile(backend="aot_eager")
+        model.blocks[0].compile(backend="aot_eager")
     room = er.Activations(model)
     for _ in range(2):
         ours = gradients(model, lambda _: loss_of(forward), room)
@@ -160,13 +158,13 @@ def test_one_tensor_at_a_time_in_both_directions(
 
     monkeypatch.setattr(compiled.Regions, "encode", watched_encode)
     monkeypatch.setattr(compiled, "decode", watched_decode)
-    eager = network(6)
+    eager = network(4)
     plain = gradients(eager, loss_of)
     room = er.Activations(eager)
     fast: Any = torch.compile(eager, backend=backend)
     ours = gradients(eager, lambda _: loss_of(fast), room)
     assert 0 < error_of(plain, ours) < 0.005
-    assert len(alive["hold"]) == len(alive["give"]) >= 12
+    assert len(alive["hold"]) == len(alive["give"]) >= 8
     assert max(alive["hold"]) <= 3
     assert max(alive["give"]) <= 3
 
@@ -183,7 +181,7 @@ def test_what_is_held_goes_with_the_graph() -> None:
             node = node.next_functions[0][0]
         storages = [t.untyped_storage() for t in node.saved_tensors if t.dtype == torch.uint8]
         rows = [row for row in room.ledger.rows if row.readers == ("compiled",)]
-        assert len(storages) == len(rows) >= 8
+        assert len(storages) == len(rows) >= 3
         assert sum(s.nbytes() for s in storages) == sum(row.kept_bytes for row in rows)
         held = [StorageWeakRef(storage) for storage in storages]
         del node, storages
@@ -197,12 +195,12 @@ def test_changing_shapes_and_graph_breaks() -> None:
     class Breaking(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.parts = network().blocks
+            self.first, self.second = nn.Linear(64, 128), nn.Linear(128, 64)
 
         def forward(self, x: Tensor) -> Tensor:
-            y = self.parts[0](x)
+            y = functional.gelu(self.first(x))
             torch._dynamo.graph_break()
-            return self.parts[2](self.parts[1](y).sin())
+            return self.second(y.sin())
 
     torch.manual_seed(0)
     plain_model = Breaking()
@@ -212,6 +210,9 @@ def test_changing_shapes_and_graph_breaks() -> None:
         forward = lambda m, rows=rows: (m(torch.randn(rows, 64)).square().sum(),)  # noqa: E731
         plain = gradients(plain_model, forward)
         assert error_of(plain, gradients(model, forward, room)) < 0.005
+        # Seven rows are too little to be worth it.
+        readers = [row.readers for row in room.ledger.rows]
+        assert (("compiled",) in readers) == (rows > 7)
     nothing_stays(room)
 
 
@@ -233,7 +234,7 @@ def test_other_ways_through_a_compiled_model(backend: str) -> None:
         return (checkpoint(m, x, use_reentrant=False).square().sum(),)
 
     for forward in (cast, checked, loss_of):
-        plain = gradients(fast, forward)
+        plain = gradients(model, forward)
         assert error_of(plain, gradients(fast, forward, room)) < 0.005
     nothing_stays(room)
 
