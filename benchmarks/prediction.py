@@ -137,18 +137,14 @@ class Bench:
         self.room = er.Activations(self.subject.network, refresh=refresh, meter=meter, seed=seed)
         self._refresh = refresh
         self._generator = torch.Generator().manual_seed(seed)
-        self._decided_trust = 1.0
 
     def step(self, number: int) -> Batch:
         """Train on one batch; the weights are those before it until `update`."""
         x, y = self.subject.draw(self._generator)
-        trust = self.room._trust
         with self.room:
             loss = self.subject.loss(self.subject.network(x), y)
         self.subject.optimizer.zero_grad()
         loss.backward()
-        if self.is_refresh(number):
-            self._decided_trust = trust
         return x, y
 
     def is_refresh(self, number: int) -> bool:
@@ -175,7 +171,7 @@ class Bench:
             step=number,
             is_refresh=self.is_refresh(number),
             predicted=predicted,
-            raw=predicted / self._decided_trust,
+            raw=predicted / self.room._trust,
             measured=self._error(batch, draws) / variance,
             ratio=self.room.ledger.ratio,
         )
@@ -196,7 +192,7 @@ class Bench:
                     step=number,
                     site=site.name,
                     readers=readers[site.name],
-                    predicted=site.share / self._decided_trust,
+                    predicted=site.share / self.room._trust,
                     measured=error / variance,
                     relative_bound=(site.bound or 0.0) / max(1e-30, float(values.std())),
                 )

@@ -32,6 +32,9 @@ class Onward:
     nodes: dict[tuple[int, Mode], float] = field(default_factory=dict)
     """What the node behind receives, by its number."""
 
+    of_part: dict[int, float] = field(default_factory=dict)
+    """Of the leaves, where the part of a batch that the meter runs differs from all of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Channels:

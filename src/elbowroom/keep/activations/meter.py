@@ -107,7 +107,12 @@ class Meter:
         self.disarm()
         if call is None or all(g is None for g in gradients):
             return
+        arrived = _energy(gradients)
         args, kwargs, gradients, part = _cut(call, gradients, self._share)
+        # Errors grow with gradients, and those of samples differ: not their number counts.
+        weight = _energy(gradients) / arrived if arrived > 0 else 0.0
+        if not weight > 0:
+            return
         if not self._fits(part) or (part == 1 and self._share < 1):
             # It would take the memory that is being saved.
             return
@@ -119,7 +124,7 @@ class Meter:
                     for a, b in zip(*results, strict=True)
                     if a is not None and b is not None
                 )
-                self._report(error, part)
+                self._report(error, weight)
 
     def _both(
         self,
@@ -166,6 +171,16 @@ class Meter:
             )
 
 
+def _energy(gradients: Grads) -> float:
+    return sum(float(g.float().square().sum()) for g in gradients if g is not None)
+
+
+def part_of(batch: int, share: float = 1.0) -> int:
+    """How many samples of a batch are run again; all of them where they are few."""
+    least = LEAST if share >= 1 else SHORT
+    return batch if batch < 2 * least else max(least, int(batch * min(share, 1 / PART)))
+
+
 def _at_the_end(action: Callable[[], None]) -> None:
     """Of backward; of its end itself, if that has come: after what others do there."""
     torch.autograd.Variable._execution_engine.queue_callback(action)
@@ -176,10 +191,9 @@ def _cut(call: tuple[Any, Any], gradients: Grads, share: float) -> tuple[Any, An
     tensors = [*tensors_in(call), *(g for g in gradients if g is not None)]
     sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
     batch = sizes.pop()
-    least = LEAST if share >= 1 else SHORT
-    if sizes or batch < 2 * least:
+    count = batch if sizes else part_of(batch, share)
+    if count == batch:
         return *call, gradients, 1.0
-    count = max(least, int(batch * min(share, 1 / PART)))
     args, kwargs = map_tensors(lambda t: t[:count], call)
     return args, kwargs, [None if g is None else g[:count] for g in gradients], count / batch
 

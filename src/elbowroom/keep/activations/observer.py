@@ -12,7 +12,7 @@ from torch import nn
 
 from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry, Record
-from elbowroom.keep.activations.journey import Channels, Journey, Mode, Passage
+from elbowroom.keep.activations.journey import Channels, Journey, Mode, Onward, Passage
 from elbowroom.keep.activations.needs import Need, largest_bound, need_of
 from elbowroom.keep.activations.noise import Noise
 from elbowroom.keep.activations.payloads import Aliased, Coded, Offloaded
@@ -38,6 +38,9 @@ class Costs:
 
     mean: float
     """Of each layer, averaged over layers."""
+
+    of_part: float
+    """Of the whole gradient, where only the meter's part of the batch is run."""
 
 
 class Observer:
@@ -127,30 +130,31 @@ class Variances:
                 if parameter.dim() > 1:
                     self.layers.add(id(parameter))
         self.total = sum(self.by_leaf.values())
-        # Of a unit of energy at a node: what reaches parameters, and that by each layer's variance.
-        self._reach: dict[tuple[int, Mode], tuple[float, float]] = {}
+        # Of a unit of energy at a node: what reaches parameters, that by each layer's variance, and
+        # the first again for a part of the batch.
+        self._reach: dict[tuple[int, Mode], tuple[float, float, float]] = {}
         # What is behind a node was made before it, and has a lower number.
         for number in sorted(journeys):
             for mode, onward in journeys[number].items():
-                self._reach[number, mode] = self._sum(onward.leaves, onward.nodes)
+                self._reach[number, mode] = self._sum(onward)
 
-    def _sum(
-        self, leaves: dict[int, float], nodes: dict[tuple[int, Mode], float]
-    ) -> tuple[float, float]:
-        overall = mean = 0.0
-        for leaf, value in leaves.items():
+    def _sum(self, onward: Onward) -> tuple[float, float, float]:
+        overall = mean = of_part = 0.0
+        for leaf, value in onward.leaves.items():
             if leaf in self.by_leaf:
                 overall += value
+                of_part += onward.of_part.get(leaf, value)
                 if leaf in self.layers:
                     mean += value / self.by_leaf[leaf]
-        for (number, mode), value in nodes.items():
+        for (number, mode), value in onward.nodes.items():
             reach = self._reach.get((number, mode)) or self._reach.get((number, Mode.WHITE))
             if reach is not None:
                 overall += value * reach[0]
                 mean += value * reach[1]
-        return overall, mean
+                of_part += value * reach[2]
+        return overall, mean, of_part
 
     def costs(self, effect: Effect) -> Costs:
         """Of a unit of error variance."""
-        overall, mean = self._sum(effect.local, effect.injected)
-        return Costs(overall / self.total, mean / max(1, len(self.layers)))
+        overall, mean, of_part = self._sum(Onward(effect.local, effect.injected))
+        return Costs(overall / self.total, mean / max(1, len(self.layers)), of_part / self.total)

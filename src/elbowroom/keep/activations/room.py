@@ -306,7 +306,9 @@ class Activations:
             return
         evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
         for decision in decide(self._rule, evidence, self.tolerance, self._trust):
-            decision.site.bound, decision.site.share = decision.bound, decision.share
+            site = decision.site
+            site.bound = decision.bound
+            site.share, site.part_share = decision.share, decision.part_share
 
     @contextmanager
     def _trial(self) -> Iterator[None]:
@@ -328,15 +330,19 @@ class Activations:
                 self._budget.take_back()
 
     def _report(self, error: float, part: float) -> None:
-        """The meter has measured: the squared error of the gradient of a part of the batch."""
+        """The meter has measured: the squared error of the gradient of a part of the batch.
+
+        The part is that of the squared gradients of the outputs.
+        """
         variance = sum(self._noise.variance(p) or 0.0 for p in self.model.parameters())
         # Bounds may have been renewed at the end of this very pass.
         names = {row.name for row in self._tally.rows if row.bound > 0}
         sites = [site for site in self._sites if site.name in names and site.bound is not None]
-        predicted = sum(site.share for site in sites)
-        if not (variance > 0 and predicted > 0 and 0 < error < math.inf):
+        predicted, of_part = sum(s.share for s in sites), sum(s.part_share for s in sites)
+        if not (variance > 0 and predicted > 0 and of_part > 0 and 0 < error < math.inf):
             return
-        measured = error / (variance * part)
+        # Normalised over a part of the batch, errors are other ones: this is what it tells of all.
+        measured = error / (variance * part) * (predicted / of_part if part < 1 else 1.0)
         self._readings.append(Reading(step=self._step, predicted=predicted, measured=measured))
         is_above = self._rule is Rule.VARIANCE and measured > self.tolerance
         self._ratios = [*self._ratios[-4:], measured * self._trust / predicted]
@@ -346,6 +352,7 @@ class Activations:
         trust = min(64.0, max(0.5, trust, self._ratios[-1] if is_above else 0.0))
         for site in sites:
             site.share *= trust / self._trust
+            site.part_share *= trust / self._trust
         self._trust = trust
         if is_above:
             self._tighten(measured)
@@ -356,6 +363,7 @@ class Activations:
             if site.bound is not None:
                 site.bound *= share**0.5
                 site.share *= share
+                site.part_share *= share
         event = (
             f"step {self._step}: the gradient's error was {measured:.3g} of its variance, above "
             f"the tolerance of {self.tolerance:.3g}: bounds tightened by {share**0.5:.2f}"

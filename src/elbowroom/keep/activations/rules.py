@@ -44,6 +44,8 @@ class Decision:
     site: Site
     bound: float
     share: float
+    part_share: float
+    """The same where only the meter's part of a batch is run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
     """The bounds that cost least bytes within the tolerance."""
     sites: list[Site] = []
     demands: list[Demand] = []
-    costs: list[tuple[float, float]] = []
+    costs: list[tuple[float, float, float]] = []
     # Errors grow with gradients: after one that is far too small there will be usual ones again.
     lull = evidence.noise.lull(evidence.parameters.values())
     swing = lull if lull > FAR else 1.0
@@ -90,7 +92,7 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
         # Uniform errors have variance b^2 / 3, at values that are not zero.
         factor = trust * swing * float((site.sample != 0).float().mean()) / 3
         sites.append(site)
-        costs.append((factor * cost.overall, factor * cost.mean))
+        costs.append((factor * cost.overall, factor * cost.mean, factor * cost.of_part))
         demands.append(
             Demand(
                 count=evidence.observer.counts[site],
@@ -105,10 +107,11 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
     bounds = np.array(allocate(demands, tolerance))
     shares = np.array(costs) * bounds[:, None] ** 2
     # Neither the whole gradient nor the mean layer may have more than the tolerance.
-    excess = min(1.0, tolerance / max(float(shares.sum(0).max()), 1e-300))
+    excess = min(1.0, tolerance / max(float(shares[:, :2].sum(0).max()), 1e-300))
+    shares *= excess / swing
     return [
-        Decision(site, float(bound) * excess**0.5, float(share) * excess)
-        for site, bound, share in zip(sites, bounds, shares[:, 0], strict=True)
+        Decision(site, float(bound) * excess**0.5, float(share[0]), float(share[2]))
+        for site, bound, share in zip(sites, bounds, shares, strict=True)
     ]
 
 
@@ -124,7 +127,9 @@ def _by_layer(
         bound = bound_of(evidence, effect, dense)
         if bound > 0:
             cost = evidence.variances.costs(effect)
-            decisions.append(Decision(site, bound, cost.overall * dense / 3 * bound**2))
+            variance = dense / 3 * bound**2
+            shares = (cost.overall * variance, cost.of_part * variance)
+            decisions.append(Decision(site, bound, *shares))
     return decisions
 
 

@@ -32,6 +32,9 @@ class Site:
     share: float = 0.0
     """Of the gradient's variance that the bound was predicted to add."""
 
+    part_share: float = 0.0
+    """The same where only the meter's part of a batch is run."""
+
     plain_bytes: int = 0
     coded_bytes: int = 0
     encode_s: float = 0.0

@@ -27,6 +27,7 @@ from elbowroom.keep.activations.journey import (
     energy,
     onward,
 )
+from elbowroom.keep.activations.meter import part_of
 
 # Samples on which directions are followed, and positions: more samples where each has only a few.
 FEW = 16
@@ -170,19 +171,24 @@ def _towards(
     own = sum(each.square().sum(1) for each in products) / len(products)
     # Between samples only what they have in common counts, however many there are.
     common = (products[0] * products[-1]).sum(1)
-    part = min(1.0, half / channels.batch)
-    seen = (part * own + (1 - part) * common).clamp_min(0)
+    seen, seen_of_part = (
+        (share * own + (1 - share) * common).clamp_min(0)
+        for share in (min(1.0, half / count) for count in (channels.batch, part_of(channels.batch)))
+    )
     journey: Journey = {}
     for mode, weights in ((Mode.CENTRED, channels.handed_on), (Mode.ALONG, channels.along)):
         total = float(weights.sum())
         if not total > 0:
             weights, total = torch.ones_like(weights), float(weights.numel())
-        share = float((weights * norms).sum()) / total
-        along = float((weights * seen).sum()) / total
-        local = max(0.0, centred - along) if mode is Mode.CENTRED else rows * along
-        shares = [0.0, 0.0, 0.0]
-        shares[places[0]], shares[places[1]] = share, local
-        journey[mode] = onward(p.record, shares)
+        found: list[Onward] = []
+        for each in (seen, seen_of_part):
+            along = float((weights * each).sum()) / total
+            shares = [0.0, 0.0, 0.0]
+            shares[places[0]] = float((weights * norms).sum()) / total
+            shares[places[1]] = max(0.0, centred - along) if mode is Mode.CENTRED else rows * along
+            found.append(onward(p.record, shares))
+        found[0].of_part = found[1].leaves
+        journey[mode] = found[0]
     return journey
 
 
