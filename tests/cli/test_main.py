@@ -46,6 +46,14 @@ def test_unknown_verb_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> No
     assert "no-such-verb" in capsys.readouterr().err
 
 
+def run_failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(doctor, "examine", fail)
+    return run("doctor")
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -60,11 +68,7 @@ def test_expected_failures_are_one_sentence(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail() -> None:
-        raise error
-
-    monkeypatch.setattr(doctor, "examine", fail)
-    assert run("doctor") == code
+    assert run_failing(error, monkeypatch) == code
     shown = capsys.readouterr()
     assert shown.err == f"elbowroom: {error}\n"
     assert shown.out == ""
@@ -85,11 +89,7 @@ def test_failures_without_a_remedy_get_one(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail() -> None:
-        raise error
-
-    monkeypatch.setattr(doctor, "examine", fail)
-    assert run("doctor") == code
+    assert run_failing(error, monkeypatch) == code
     assert capsys.readouterr().err == f"elbowroom: {error}{advice}\n"
 
 

@@ -1,13 +1,9 @@
 """Renders a study as one HTML file that needs nothing else, in the style of the report."""
 
-import base64
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
+from elbowroom.report.document import make_document, read_asset
 from elbowroom.report.wording import escape, say_number, say_ratio
 from elbowroom.study.figures import Figures, group_networks, make_figures
 from elbowroom.study.journal import Row
@@ -15,31 +11,6 @@ from elbowroom.study.summary import Comparison, compare
 from elbowroom.study.table import write_whole
 
 NAME = "study.html"
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
-script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="elbowroom study">
-<title>Impact study</title>
-<link rel="icon" href="data:,">
-<style>
-{style}
-</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-<script type="application/json" id="data">{data}</script>
-<script>{charts}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
 
 _HEADINGS = (
     *("treatment", "pairs", "diverged", "plain", "treated", "gain", "± error", "verdict"),
@@ -55,15 +26,12 @@ def write_page(rows: Iterable[Row], folder: Path) -> Path:
 def render(comparisons: Sequence[Comparison]) -> str:
     """Return the page."""
     figures = make_figures(comparisons)
-    charts = _read("report", "echarts.common.min.js")
-    script = _read("study", "study.js")
-    return _PAGE.format(
-        hashes=" ".join(_hash(text) for text in (charts, script)),
-        style=_read("report", "report.css"),
+    return make_document(
+        maker="study",
+        title="Impact study",
         body=_make_body(comparisons, figures),
-        data=_embed(figures),
-        charts=charts,
-        script=script,
+        data=figures,
+        script=read_asset("study", "study.js"),
     )
 
 
@@ -134,21 +102,3 @@ def _make_cell(value: float | None, shown: str, is_text: bool) -> str:
     sorted_by = "" if value is None else f' data-value="{value}"'
     style = ' class="text"' if is_text else ""
     return f"<td{sorted_by}{style}>{escape(shown)}</td>"
-
-
-def _read(part: str, name: str) -> str:
-    return files(f"elbowroom.{part}").joinpath("page", name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    """What the content security policy lets run: these scripts, and none that a text brings in."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
-
-
-def _embed(value: Any) -> str:
-    """JSON in which no text can end the element that it stands in."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text

@@ -58,8 +58,8 @@ class StoredMaps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClimateNet:
-    """Files data-*.nc of ClimateNet: every channel is a variable, LABELS the expert's classes."""
+class _Files:
+    """Maps that lie in a file each."""
 
     paths: tuple[Path, ...]
     channels: tuple[str, ...]
@@ -67,6 +67,10 @@ class ClimateNet:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+
+class ClimateNet(_Files):
+    """Files data-*.nc of ClimateNet: every channel is a variable, LABELS the expert's classes."""
 
     def read(self, number: int) -> tuple[Tensor, Tensor]:
         """Return a map and the class of its every cell."""
@@ -79,16 +83,8 @@ class ClimateNet:
         return torch.from_numpy(maps), _check_labels(path, labels, len(self.classes))
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeepCAM:
+class DeepCAM(_Files):
     """Files data-*.h5 of DeepCAM: climate/data has 16 channels last, climate/labels_0 classes."""
-
-    paths: tuple[Path, ...]
-    channels: tuple[str, ...]
-    classes: tuple[str, ...] = WEATHER
-
-    def __len__(self) -> int:
-        return len(self.paths)
 
     def read(self, number: int) -> tuple[Tensor, Tensor]:
         """Return a map and the class of its every cell."""
