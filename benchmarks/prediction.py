@@ -137,10 +137,12 @@ class Bench:
         self.room = er.Activations(self.subject.network, refresh=refresh, meter=meter, seed=seed)
         self._refresh = refresh
         self._generator = torch.Generator().manual_seed(seed)
+        self._random = torch.get_rng_state()
 
     def step(self, number: int) -> Batch:
         """Train on one batch; the weights are those before it until `update`."""
         x, y = self.subject.draw(self._generator)
+        self._random = torch.get_rng_state()
         with self.room:
             loss = self.subject.loss(self.subject.network(x), y)
         self.subject.optimizer.zero_grad()
@@ -246,7 +248,7 @@ class Bench:
         # Dropout repeats itself, and the estimate of the variance does not see these gradients.
         was, self.room._measuring = self.room._measuring, True
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
+            torch.set_rng_state(self._random)
             with around:
                 loss = self.subject.loss(network(batch[0]), batch[1])
             parameters = [p for p in network.parameters() if p.requires_grad]

@@ -347,9 +347,12 @@ class Activations:
         is_above = self._rule is Rule.VARIANCE and measured > self.tolerance
         self._ratios = [*self._ratios[-4:], measured * self._trust / predicted]
         # A part of one batch is a sample, now without what is rare and large, now with it: several
-        # have to agree before the closed forms are corrected, but for an error above the tolerance.
+        # have to agree before the closed forms are corrected; an error above the tolerance is
+        # believed by half.
         trust = median([1.0, 1.0, *self._ratios])
-        trust = min(64.0, max(0.5, trust, self._ratios[-1] if is_above else 0.0))
+        if is_above:
+            trust = max(trust, (trust * self._ratios[-1]) ** 0.5)
+        trust = min(64.0, max(0.5, trust))
         for site in sites:
             site.share *= trust / self._trust
             site.part_share *= trust / self._trust
