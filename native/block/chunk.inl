@@ -156,6 +156,7 @@ struct Layout {
     const std::uint8_t* payload;
     const std::uint8_t* positions;
     const std::uint8_t* values;
+    const std::uint8_t* end;
     std::uint32_t failures;
 };
 
@@ -169,6 +170,7 @@ inline bool read_layout(const std::uint8_t* in, std::size_t size, std::size_t n,
     if (layout.failures > items) return false;
     layout.headers = in + 4;
     layout.payload = in + fixed;
+    layout.end = in + size;
     std::size_t payload = 0;
     for (std::size_t b = 0; b < blocks; ++b) {
         const std::uint8_t h = layout.headers[b];
@@ -229,7 +231,7 @@ inline void decode_direct(const Quantiser& quantiser, const Layout& layout, std:
             continue;
         }
         I q[kVectors];
-        in = unpack(header, in, q);
+        in = unpack(header, in, layout.end, q);
         Item tail[kBlock];
         Item* out = count < kBlock ? tail : dst + at;
         for (int i = 0; i < kVectors; ++i) {
@@ -283,7 +285,7 @@ inline bool decode_chunk(const Quantiser& q, const Geometry& g, const std::uint8
         const std::uint8_t* payload = layout.payload;
         for (std::size_t b = 0; b < blocks_of(n); ++b) {
             I v[kVectors];
-            payload = unpack(layout.headers[b], payload, v);
+            payload = unpack(layout.headers[b], payload, layout.end, v);
             for (int i = 0; i < kVectors; ++i)
                 i_store(scratch.codes + b * kBlock + kLanes * i, v[i]);
         }

@@ -6,7 +6,7 @@
 enum : std::uint8_t { kUnsigned = 0 << 6, kSigned = 1 << 6, kOffset = 2 << 6, kRaw = 3 << 6 };
 constexpr int kVectors = static_cast<int>(kBlock) / kLanes;
 
-inline int bit_length(std::uint32_t v) { return v == 0 ? 0 : 32 - __builtin_clz(v); }
+inline int bit_length(std::uint32_t v) { return static_cast<int>(std::bit_width(v)); }
 
 // Payload bytes of a block that is not raw.
 inline std::size_t payload_bytes(std::uint8_t header) {
@@ -21,28 +21,18 @@ struct Shape {
 };
 
 // The cheapest of the three shapes; ties go to the first of unsigned, signed, offset.
+// Selections, not branches: what a block holds cannot be foretold.
 inline Shape shape_of(std::int32_t lowest, std::int32_t highest) {
     const auto low = static_cast<std::uint32_t>(lowest);
     const auto high = static_cast<std::uint32_t>(highest);
+    const int negative = lowest < 0;
+    const std::uint32_t up = highest < 0 ? 0u : high;
+    const std::uint32_t down = negative ? 0u - low : 0u;
+    const int planes = bit_length(up > down ? up : down);
     const int offset_planes = bit_length(high - low);
-    int planes;
-    std::uint8_t shape;
-    int cost;
-    if (lowest >= 0) {
-        planes = bit_length(high);
-        shape = kUnsigned;
-        cost = 8 * planes;
-    } else {
-        const std::uint32_t up = highest < 0 ? 0u : high;
-        planes = bit_length(up > 0u - low ? up : 0u - low);
-        shape = kSigned;
-        cost = 8 * planes + 8;
-    }
-    if (8 * offset_planes + 4 < cost) {
-        planes = offset_planes;
-        shape = kOffset;
-    }
-    return {static_cast<std::uint8_t>(shape | planes), lowest};
+    const int header = negative ? kSigned | planes : kUnsigned | planes;
+    const bool is_offset = 8 * offset_planes + 4 < 8 * planes + 8 * negative;
+    return {static_cast<std::uint8_t>(is_offset ? kOffset | offset_planes : header), lowest};
 }
 
 inline Shape shape_of(const I* q) {
@@ -51,13 +41,33 @@ inline Shape shape_of(const I* q) {
         low = i_min(low, q[i]);
         high = i_max(high, q[i]);
     }
-    return shape_of(i_reduce_min(low), i_reduce_max(high));
+    std::int32_t lowest, highest;
+    i_reduce(low, high, lowest, highest);
+    return shape_of(lowest, highest);
 }
 
-// Writes the payload and returns its end. `q` is consumed.
+// Bytes that may be written, or read, from the start of a payload of up to eight planes.
+constexpr std::size_t kSpan = 8 + 8 * 8;
+inline std::size_t prefix_bytes(std::uint8_t shape) {
+    return (std::uint64_t{0x00040800} >> (shape / 8)) & 0xff;
+}
+
+// Writes the payload and returns its end. `q` is consumed. Up to kSpan bytes are written, be the
+// payload ever so short: all of eight planes cost less than a loop whose end comes as a surprise.
 inline std::uint8_t* pack(Shape s, I* q, std::uint8_t* out) {
     const int planes = s.header & 63;
     const std::uint8_t shape = s.header & kRaw;
+    if (kLanes > 1 && __builtin_expect(planes <= 8, 1)) {
+        const std::uint32_t base = shape == kOffset ? static_cast<std::uint32_t>(s.base) : 0u;
+        const std::uint64_t prefix = shape == kOffset ? base : sign_plane(q);
+        std::memcpy(out, &prefix, 8);
+        out += prefix_bytes(shape);
+        // Differences from the base are below 256 here: their magnitude is themselves.
+        for (int i = 0; i < kVectors; ++i)
+            q[i] = i_abs(i_sub(q[i], i_set(static_cast<std::int32_t>(base))));
+        write_planes(bytes_of(q, 0), 8, out);
+        return out + 8 * planes;
+    }
     if (shape == kSigned) {
         const std::uint64_t signs = sign_plane(q);
         std::memcpy(out, &signs, 8);
@@ -77,9 +87,26 @@ inline std::uint8_t* pack(Shape s, I* q, std::uint8_t* out) {
     return out;
 }
 
-inline const std::uint8_t* unpack(std::uint8_t header, const std::uint8_t* in, I* q) {
+// Reads nothing at or beyond `end` when the payload ends before it.
+inline const std::uint8_t* unpack(std::uint8_t header, const std::uint8_t* in,
+                                  const std::uint8_t* end, I* q) {
     const int planes = header & 63;
     const std::uint8_t shape = header & kRaw;
+    if (kLanes > 1 &&
+        __builtin_expect(planes <= 8 && static_cast<std::size_t>(end - in) >= kSpan, 1)) {
+        std::uint64_t prefix;
+        std::memcpy(&prefix, in, 8);
+        in += prefix_bytes(shape);
+        const std::uint64_t signs = shape == kSigned ? prefix : 0;
+        const I base = i_set(shape == kOffset ? static_cast<std::int32_t>(prefix) : 0);
+        for (int i = 0; i < kVectors; ++i) q[i] = i_set(0);
+        merge_bytes(keep_planes(read_planes(in, 8), planes), 0, q);
+        for (int i = 0; i < kVectors; ++i) {
+            const I m = sign_lanes(signs, i);
+            q[i] = i_add(i_sub(i_xor(q[i], m), m), base);
+        }
+        return in + 8 * planes;
+    }
     std::uint64_t signs = 0;
     std::int32_t base = 0;
     if (shape == kSigned) {

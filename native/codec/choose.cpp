@@ -12,9 +12,12 @@
 namespace elbowroom {
 namespace {
 
-constexpr std::size_t lanes = 64;
+// Pieces to look at: one for each lane of a trial chunk of the dense codec. The block codec is as
+// fast as a look at so much would be, and has three choices to make.
+constexpr std::size_t dense_pieces = 64;
+constexpr std::size_t block_pieces = 16;
 
-// Pieces of the array, end to end in one buffer, one for each lane of a trial chunk.
+// Pieces of the array, end to end in one buffer.
 struct Windows {
     Buffer<std::uint8_t> bytes;
     Geometry geometry;       // of the pieces
@@ -30,25 +33,25 @@ constexpr std::size_t narrow_rows = 16;
 // Planes or rows that fit are taken whole; of longer rows a strip of neighbouring columns is cut,
 // tall enough for what stands above to be weighed.
 bool take_windows(const Geometry& g, std::size_t item, const void* source, std::size_t items,
-                  Windows& w) {
+                  std::size_t pieces, Windows& w) {
     const auto* from = static_cast<const std::uint8_t*>(source);
     const std::size_t budget = std::clamp<std::size_t>(items / 16, 8192, 65536);
-    const std::size_t base = std::max<std::size_t>(budget / lanes, 1);
+    const std::size_t base = std::max<std::size_t>(budget / dense_pieces, 1);
     const std::size_t plane = g.columns * g.rows;
     const std::size_t height = g.columns == 0 ? 0 : items / g.columns;
     w.geometry = g;
-    w.count = lanes;
+    w.count = pieces;
     if (g.columns > 2 * narrow_columns && height >= 2 * narrow_rows) {
         w.geometry.columns = narrow_columns;
         w.geometry.rows = 0;
         w.length = narrow_columns * narrow_rows;
         w.bytes = make_buffer<std::uint8_t>(w.items() * item);
         if (!w.bytes) return false;
-        for (std::size_t i = 0; i < lanes; ++i) {
-            const std::size_t row = (height - narrow_rows) * i / (lanes - 1);
+        for (std::size_t i = 0; i < pieces; ++i) {
+            const std::size_t row = (height - narrow_rows) * i / (pieces - 1);
             // Strips wander over the columns in steps that visit all parts.
             const std::size_t column =
-                (g.columns - narrow_columns) * (i * 29 % lanes) / (lanes - 1);
+                (g.columns - narrow_columns) * (i * 29 % pieces) / (pieces - 1);
             for (std::size_t r = 0; r < narrow_rows; ++r)
                 std::memcpy(w.bytes.get() + (i * w.length + r * narrow_columns) * item,
                             from + ((row + r) * g.columns + column) * item, narrow_columns * item);
@@ -62,7 +65,7 @@ bool take_windows(const Geometry& g, std::size_t item, const void* source, std::
         unit = g.columns;
     w.length = (base + unit - 1) / unit * unit;
     if (unit == g.columns && unit > 1) w.length = std::max(w.length, 4 * unit);
-    if (w.length * lanes > items) {
+    if (w.length * pieces > items) {
         // Small arrays are taken whole.
         w.count = 1;
         w.length = items;
@@ -213,7 +216,7 @@ bool choose_model(Stream& stream, const void* source, std::size_t items, std::si
     const std::size_t item = item_bytes(q.dtype);
     const bool words = has_word_planes(q);
     Windows windows;
-    if (!take_windows(g, item, source, items, windows)) return false;
+    if (!take_windows(g, item, source, items, dense_pieces, windows)) return false;
     Workspace work;
     if (!work.reserve(stream, windows.items(), true)) return false;
     const DenseKernels& kernels = dense_kernels();
@@ -302,7 +305,8 @@ bool choose_model(Stream& stream, const void* source, std::size_t items, std::si
 bool choose_predictor(Stream& stream, const void* source, std::size_t items) {
     Geometry& g = stream.geometry;
     Windows windows;
-    if (!take_windows(g, item_bytes(stream.quantiser.dtype), source, items, windows)) return false;
+    const std::size_t item = item_bytes(stream.quantiser.dtype);
+    if (!take_windows(g, item, source, items, block_pieces, windows)) return false;
     const std::size_t length = std::min(windows.items(), chunk_items(stream));
     Workspace work;
     if (!work.reserve(stream, length, true)) return false;

@@ -7,6 +7,7 @@
 #include "codec/workspace.hpp"
 #include "common/checksum.hpp"
 #include "common/float_env.hpp"
+#include "common/pages.hpp"
 #include "common/pool.hpp"
 
 namespace elbowroom {
@@ -103,6 +104,7 @@ Verdict encode(const Stream& asked, const void* source, std::size_t items,
             return;
         }
         std::uint8_t* out = segment.data;
+        PagesAhead pages(out, segment.capacity);
         for (std::size_t chunk = segment.first_chunk; chunk < segment.end_chunk; ++chunk) {
             const Range r = items_of_chunk(stream, items, chunk);
             const auto* from = static_cast<const std::uint8_t*>(source) + r.first * item;
@@ -110,6 +112,7 @@ Verdict encode(const Stream& asked, const void* source, std::size_t items,
                                              r.count, out, work.scratch);
             directory[chunk] = {static_cast<std::uint32_t>(bytes), checksum(out, bytes)};
             out += bytes;
+            pages.expect(out, bytes * (segment.end_chunk - chunk - 1));
         }
         segment.bytes = static_cast<std::size_t>(out - segment.data);
     });

@@ -75,8 +75,10 @@ inline __m128i narrow_max(I a) {
     return _mm_max_epi32(v, _mm_shuffle_epi32(v, 0xb1));
 }
 inline M i_below_2_16(I a) { return i_equal(i_shr<16>(a), i_set(0)); }
-inline std::int32_t i_reduce_min(I a) { return _mm_cvtsi128_si32(narrow_min(a)); }
-inline std::int32_t i_reduce_max(I a) { return _mm_cvtsi128_si32(narrow_max(a)); }
+inline void i_reduce(I low, I high, std::int32_t& lowest, std::int32_t& highest) {
+    lowest = _mm_cvtsi128_si32(narrow_min(low));
+    highest = _mm_cvtsi128_si32(narrow_max(high));
+}
 
 inline I i_prefix_sum(I a) {
     a = _mm256_add_epi32(a, _mm256_slli_si256(a, 4));
@@ -228,6 +230,10 @@ inline Bytes64 read_planes(const std::uint8_t* in, int planes) {
         b.high = _mm256_sub_epi8(_mm256_add_epi8(b.high, b.high), spread_bits(h));
     }
     return b;
+}
+inline Bytes64 keep_planes(Bytes64 b, int planes) {
+    const __m256i kept = _mm256_set1_epi8(static_cast<char>((1u << planes) - 1));
+    return {_mm256_and_si256(b.low, kept), _mm256_and_si256(b.high, kept)};
 }
 inline void merge_half(__m256i bytes, __m128i s, I* q) {
     __m128i half = _mm256_castsi256_si128(bytes);

@@ -62,8 +62,17 @@ inline I i_shrv(I a, I s) { return _mm512_srlv_epi32(a, s); }
 inline M i_equal(I a, I b) { return _mm512_cmpeq_epi32_mask(a, b); }
 inline M i_less(I a, I b) { return _mm512_cmplt_epi32_mask(a, b); }
 inline M i_below_2_16(I a) { return _mm512_cmplt_epu32_mask(a, _mm512_set1_epi32(0x10000)); }
-inline std::int32_t i_reduce_min(I a) { return _mm512_reduce_min_epi32(a); }
-inline std::int32_t i_reduce_max(I a) { return _mm512_reduce_max_epi32(a); }
+// The least lane of one vector and the greatest of another, in one go: min(a) = ~max(~a).
+inline void i_reduce(I low, I high, std::int32_t& lowest, std::int32_t& highest) {
+    const I flipped = _mm512_xor_si512(low, _mm512_set1_epi32(-1));
+    const I upper = _mm512_inserti64x4(high, _mm512_castsi512_si256(flipped), 1);
+    I m = _mm512_max_epi32(upper, _mm512_shuffle_i64x2(high, flipped, 0xee));
+    m = _mm512_max_epi32(m, _mm512_shuffle_i64x2(m, m, 0xb1));
+    m = _mm512_max_epi32(m, _mm512_shuffle_epi32(m, _MM_PERM_BADC));
+    m = _mm512_max_epi32(m, _mm512_shuffle_epi32(m, _MM_PERM_CDAB));
+    highest = _mm_cvtsi128_si32(_mm512_castsi512_si128(m));
+    lowest = ~_mm_cvtsi128_si32(_mm512_extracti32x4_epi32(m, 2));
+}
 
 inline I i_prefix_sum(I a) {
     const I zero = _mm512_setzero_si512();
@@ -146,10 +155,22 @@ inline Bytes64 bytes_of(const I* q, int slice) {
     v = _mm512_inserti32x4(v, d, 3);
     return {v};
 }
+// Every byte of a row has the row's bit.
+struct BitRows {
+    alignas(64) std::uint8_t row[8][64];
+    constexpr BitRows() : row() {
+        for (int p = 0; p < 8; ++p)
+            for (int i = 0; i < 64; ++i) row[p][i] = static_cast<std::uint8_t>(1 << p);
+    }
+};
+alignas(64) inline constexpr BitRows kBitRows;
 inline void write_planes(Bytes64 b, int planes, std::uint8_t* out) {
+    const std::uint8_t* rows = kBitRows.row[0];
+    // Rows are to be read from memory: GCC would make each anew from a scalar, on the one port that
+    // tests have.
+    asm("" : "+r"(rows));
     for (int p = 0; p < planes; ++p) {
-        const std::uint64_t m =
-            _mm512_test_epi8_mask(b.v, _mm512_set1_epi8(static_cast<char>(1 << p)));
+        const std::uint64_t m = _mm512_test_epi8_mask(b.v, _mm512_load_si512(rows + 64 * p));
         std::memcpy(out + 8 * p, &m, 8);
     }
 }
@@ -161,6 +182,10 @@ inline Bytes64 read_planes(const std::uint8_t* in, int planes) {
         v = _mm512_mask_add_epi8(v, m, v, _mm512_set1_epi8(static_cast<char>(1 << p)));
     }
     return {v};
+}
+// Bits above the first planes become 0.
+inline Bytes64 keep_planes(Bytes64 b, int planes) {
+    return {_mm512_and_si512(b.v, _mm512_set1_epi8(static_cast<char>((1u << planes) - 1)))};
 }
 inline void merge_bytes(Bytes64 b, int slice, I* q) {
     const __m128i s = _mm_cvtsi32_si128(8 * slice);

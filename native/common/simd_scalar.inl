@@ -62,8 +62,10 @@ inline I i_shrv(I a, I s) { return i_shr(a, s); }
 inline M i_equal(I a, I b) { return {a == b}; }
 inline M i_less(I a, I b) { return {a < b}; }
 inline M i_below_2_16(I a) { return i_equal(i_shr<16>(a), i_set(0)); }
-inline std::int32_t i_reduce_min(I a) { return a; }
-inline std::int32_t i_reduce_max(I a) { return a; }
+inline void i_reduce(I low, I high, std::int32_t& lowest, std::int32_t& highest) {
+    lowest = low;
+    highest = high;
+}
 
 inline I i_prefix_sum(I a) { return a; }
 
@@ -157,6 +159,11 @@ inline Bytes64 read_planes(const std::uint8_t* in, int planes) {
             word |= static_cast<std::uint64_t>(in[8 * p + g]) << (8 * p);
         b.v[g] = word;
     }
+    return b;
+}
+inline Bytes64 keep_planes(Bytes64 b, int planes) {
+    for (std::uint64_t& word : b.v)
+        for (int p = planes; p < 8; ++p) word &= ~(std::uint64_t{0xff} << (8 * p));
     return b;
 }
 inline void merge_bytes(Bytes64 b, int slice, I* q) {
