@@ -92,7 +92,7 @@ inline const std::uint8_t* unpack(std::uint8_t header, const std::uint8_t* in,
                                   const std::uint8_t* end, I* q) {
     const int planes = header & 63;
     const std::uint8_t shape = header & kRaw;
-    if (kLanes > 1 &&
+    if (kReadsEightPlanes &&
         __builtin_expect(planes <= 8 && static_cast<std::size_t>(end - in) >= kSpan, 1)) {
         std::uint64_t prefix;
         std::memcpy(&prefix, in, 8);

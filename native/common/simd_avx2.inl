@@ -219,6 +219,8 @@ inline __m256i spread_bits(std::uint32_t bits) {
     const __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int>(bits)), pick);
     return _mm256_cmpeq_epi8(_mm256_and_si256(v, bit), bit);
 }
+// Whether reading all eight costs less than not knowing how many there are.
+constexpr bool kReadsEightPlanes = false;
 inline Bytes64 read_planes(const std::uint8_t* in, int planes) {
     Bytes64 b{_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (int p = planes - 1; p >= 0; --p) {

@@ -174,6 +174,8 @@ inline void write_planes(Bytes64 b, int planes, std::uint8_t* out) {
         std::memcpy(out + 8 * p, &m, 8);
     }
 }
+// Whether reading all eight costs less than not knowing how many there are.
+constexpr bool kReadsEightPlanes = true;
 inline Bytes64 read_planes(const std::uint8_t* in, int planes) {
     __m512i v = _mm512_setzero_si512();
     for (int p = 0; p < planes; ++p) {

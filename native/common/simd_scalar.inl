@@ -151,6 +151,8 @@ inline void write_planes(Bytes64 b, int planes, std::uint8_t* out) {
     for (int p = 0; p < planes; ++p)
         for (int g = 0; g < 8; ++g) out[8 * p + g] = static_cast<std::uint8_t>(b.v[g] >> (8 * p));
 }
+// Whether reading all eight costs less than not knowing how many there are.
+constexpr bool kReadsEightPlanes = false;
 inline Bytes64 read_planes(const std::uint8_t* in, int planes) {
     Bytes64 b;
     for (int g = 0; g < 8; ++g) {
