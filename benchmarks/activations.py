@@ -2,12 +2,16 @@
 
 Every contender trains its own copy of the network in a process of its own, so that its heap and
 its peak are its own. They take turns, a step each, on the same batches; only one runs at a time.
-The least time of each counts, and the largest peak.
+A step's time is compared with that of the plain step of the same turn, since the machine's speed
+changes with what its neighbours do; and all is repeated with new processes, since how one happens
+to lie in memory makes it faster or slower. The median of these comparisons counts, the least time
+and the largest peak.
 """
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -42,8 +46,7 @@ class Child:
             # Only with elbowroom does torch lay large tensors on pages.
             env=os.environ | ({} if name in OURS else {"THP_MEM_ALLOC_ENABLE": "0"}),
         )
-        self.best: dict[str, Any] = {}
-        self._peak_bytes = 0
+        self.answers: list[dict[str, Any]] = []
 
     def step(self, number: int, *, counts: bool) -> None:
         """Take one."""
@@ -52,12 +55,8 @@ class Child:
         self._process.stdin.write(f"{number}\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
-        if not counts:
-            return
-        self._peak_bytes = max(self._peak_bytes, answer["peak_bytes"])
-        if not self.best or answer["seconds"] < self.best["seconds"]:
-            self.best = answer
-        self.best["peak_bytes"] = self._peak_bytes
+        if counts:
+            self.answers.append(answer)
 
     def end(self) -> None:
         """Let it go."""
@@ -66,10 +65,10 @@ class Child:
         self._process.wait()
 
 
-def measure(
+def take_turns(
     case: Case, names: tuple[str, ...], batch: int, *, warm: int, rounds: int
-) -> list[dict[str, Any]]:
-    """All contenders in turns."""
+) -> dict[str, list[dict[str, Any]]]:
+    """The answers of each, all in new processes."""
     children = {name: Child(case, name, batch) for name in names}
     for step in range(warm + rounds):
         for name, child in children.items():
@@ -77,11 +76,27 @@ def measure(
                 # A look at the gradients is not a usual step.
                 is_look = (step + 1) & step == 0 or (step + 1) % 100 == 0
                 child.step(step, counts=step >= warm and not is_look)
-    plain = children["plain"].best
-    saved = children["elbowroom"].best["saved_bytes"]
+    for child in children.values():
+        child.end()
+    return {name: child.answers for name, child in children.items()}
+
+
+def measure(
+    case: Case, names: tuple[str, ...], batch: int, *, warm: int, rounds: int, repeats: int
+) -> list[dict[str, Any]]:
+    """A line for each contender."""
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for _ in range(repeats):
+        for name, more in take_turns(case, names, batch, warm=warm, rounds=rounds).items():
+            answers[name] += more
+    plain = answers["plain"]
+    plain_peak = max(answer["peak_bytes"] for answer in plain)
+    saved = answers["elbowroom"][-1]["saved_bytes"]
     lines: list[dict[str, Any]] = []
-    for name, child in children.items():
-        best = child.best
+    for name, mine in answers.items():
+        best = min(mine, key=lambda answer: answer["seconds"])
+        ratios = [a["seconds"] / b["seconds"] for a, b in zip(mine, plain, strict=True)]
+        peak = max(answer["peak_bytes"] for answer in mine)
         kept = best.get("kept_bytes", saved if name == "plain" else None)
         lines.append(
             {
@@ -92,13 +107,12 @@ def measure(
                 "kept_bytes": kept,
                 "ratio": None if not kept else saved / kept,
                 "seconds": best["seconds"],
-                "times_plain": best["seconds"] / plain["seconds"],
-                "peak_bytes": best["peak_bytes"],
-                "peak_ratio": plain["peak_bytes"] / max(1, best["peak_bytes"]),
+                "times_plain": statistics.median(ratios),
+                "peak_bytes": peak,
+                "peak_ratio": plain_peak / max(1, peak),
                 "gradient_error": best.get("gradient_error"),
             }
         )
-        child.end()
     return lines
 
 
@@ -123,8 +137,9 @@ def main() -> None:
     """Run the cases that were named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", help="all of them by default")
-    parser.add_argument("--warm", type=int, default=9)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--warm", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=3, help="with new processes")
     parser.add_argument("--large", action="store_true", help="large batches: for the peak")
     parser.add_argument("--only", default=",".join(CONTENDERS), help="contenders, by commas")
     parser.add_argument("--json", action="store_true")
@@ -135,7 +150,14 @@ def main() -> None:
     for name in options.networks or CASES:
         case = CASES[name]
         batch = case.large_batch if options.large else case.batch
-        for line in measure(case, names, batch, warm=options.warm, rounds=options.rounds):
+        for line in measure(
+            case,
+            names,
+            batch,
+            warm=options.warm,
+            rounds=options.rounds,
+            repeats=options.repeats,
+        ):
             print(json.dumps(line) if options.json else row(line), flush=True)
 
 

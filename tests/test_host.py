@@ -1,4 +1,4 @@
-"""Torch's allocator on the host: large tensors on page boundaries."""
+"""Memory on the host: large tensors on page boundaries, and used again once free."""
 
 import os
 import subprocess
@@ -25,3 +25,54 @@ def test_large_tensors_lie_on_pages_unless_told_otherwise(
     )
     places = [int(word) for word in found.stdout.strip("[]\n").split(",")]
     assert (places == [0] * 8) == is_aligned
+
+
+REUSE = """
+import resource, sys, torch, elbowroom
+from elbowroom.host import recycle_memory
+told = recycle_memory() if sys.argv[1] == "yes" else None
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def step():
+    # 48 MB: more than what glibc takes from its heap by default.
+    return [torch.ones(12 << 20).sum() for _ in range(16)]
+step()
+before = faults()
+step()
+print(told, faults() - before)
+"""
+
+
+def _faults(recycled: str, **more: str) -> tuple[str, int]:
+    ours = ("MALLOC_", "GLIBC", "THP_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+    found = subprocess.run(
+        [sys.executable, "-c", REUSE, recycled],
+        env=environment | more,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told, count = found.stdout.split()
+    return told, int(count)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc is told so on Linux only")
+def test_memory_of_large_tensors_is_used_again() -> None:
+    told, few = _faults("yes")
+    _, many = _faults("no")
+    assert told == "True"
+    # A page of 2 MiB, or 512 smaller ones, each.
+    assert few < 50
+    assert many > 16 * 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc is told so on Linux only")
+@pytest.mark.parametrize(
+    "chosen",
+    [{"MALLOC_MMAP_THRESHOLD_": "1048576"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}],
+)
+def test_what_the_user_chose_stays(chosen: dict[str, str]) -> None:
+    told, many = _faults("yes", **chosen)
+    assert told == "False"
+    assert many > 16 * 20

@@ -7,6 +7,7 @@
 
 #include "bindings/bindings.hpp"
 #include "common/isa.hpp"
+#include "common/pool.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -62,6 +63,8 @@ NB_MODULE(_native, module) {
                "Use this instruction set from now on, in the whole process.");
     module.def("isa_levels", &isa_levels,
                "The instruction sets this processor can run, lowest first.");
+    module.def("join_team", &join_team,
+               "Work on the process's OpenMP threads from now on; False if it has none.");
     register_codecs(module);
     register_masks(module);
 }

@@ -1,5 +1,6 @@
 #include "common/pool.hpp"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -46,7 +47,18 @@ struct Pool {
 Pool* pool = nullptr;
 thread_local bool inside_task = false;
 
+// The OpenMP threads of the host, which run its own kernels. After each of those they spin for
+// milliseconds, and threads of ours would have to fight them for the cores.
+struct Team {
+    void (*parallel)(void (*fn)(void*), void* ctx, unsigned threads, unsigned flags);
+    int (*size)();
+};
+Team team{};
+// They do not live through a fork, and OpenMP does not notice.
+bool is_forked = false;
+
 void in_child() {
+    is_forked = true;
     // The parent's workers do not exist here, and its mutex and condition
     // variable may be in any state, so neither is touched again. The old pool
     // stays reachable only so that leak checkers know it.
@@ -86,6 +98,20 @@ void run(Job& job) noexcept {
         job.fn(job.ctx, task);
     }
     inside_task = false;
+}
+
+// What every thread of the team is called with; those beyond the places go home at once.
+struct Crew {
+    Job& job;
+    std::atomic<unsigned> places;
+};
+void join_crew(void* ctx) {
+    const DefaultFloatEnv environment;
+    Crew& crew = *static_cast<Crew*>(ctx);
+    unsigned left = crew.places.load(std::memory_order_relaxed);
+    while (left > 0 && !crew.places.compare_exchange_weak(left, left - 1)) {
+    }
+    if (left > 0) run(crew.job);
 }
 
 void work(Pool& owner) noexcept {
@@ -144,6 +170,13 @@ void parallel_for(std::size_t tasks, unsigned threads, void (*fn)(void* ctx, std
         for (std::size_t task = 0; task < tasks; ++task) fn(ctx, task);
         return;
     }
+    if (team.parallel != nullptr && !is_forked &&
+        threads <= static_cast<unsigned>(std::max(0, team.size()))) {
+        Job job{.fn = fn, .ctx = ctx, .tasks = tasks, .open_places = 0};
+        Crew crew{job, threads};
+        team.parallel(join_crew, &crew, 0, 0);
+        return;
+    }
     Pool& owner = *pool;
     Job job{.fn = fn,
             .ctx = ctx,
@@ -161,6 +194,15 @@ void parallel_for(std::size_t tasks, unsigned threads, void (*fn)(void* ctx, std
     std::unique_lock lock(owner.mutex);
     if (job.listed) unlink(owner, job);
     job.idle.wait(lock, [&job] { return job.active == 0; });
+}
+
+bool join_team() noexcept {
+    const auto parallel = dlsym(RTLD_DEFAULT, "GOMP_parallel");
+    const auto size = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
+    if (parallel == nullptr || size == nullptr) return false;
+    team = {reinterpret_cast<decltype(Team::parallel)>(parallel),
+            reinterpret_cast<decltype(Team::size)>(size)};
+    return true;
 }
 
 unsigned pool_workers() noexcept {

@@ -27,7 +27,12 @@ void parallel_for(std::size_t tasks, unsigned threads, Body&& body) noexcept {
         const_cast<void*>(static_cast<const void*>(std::addressof(body))));
 }
 
-// How many helpers this process has started.
+// From now on the helpers are the host's OpenMP threads, as long as no more of them are asked for
+// than there are and the process has not forked. False if the process has no OpenMP; not to be
+// called while others call parallel_for.
+bool join_team() noexcept;
+
+// How many helpers of its own this process has started.
 unsigned pool_workers() noexcept;
 
 }  // namespace elbowroom

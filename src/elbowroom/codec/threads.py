@@ -4,6 +4,7 @@ import os
 
 import torch
 
+from elbowroom import _native
 from elbowroom.errors import InvalidArgument
 
 # Below this, handing work to other threads takes longer than the work.
@@ -13,6 +14,10 @@ PARALLEL_BYTES = 1 << 20
 MOST_THREADS = 1024
 
 VARIABLE = "ELBOWROOM_THREADS"
+
+# Torch has loaded its OpenMP by now, whose threads spin for a while after each of its kernels:
+# threads of ours would have to wait for the cores.
+_native.join_team()
 
 
 def thread_count(asked: int | None, nbytes: int) -> int:

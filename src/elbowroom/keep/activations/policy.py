@@ -89,10 +89,9 @@ class Policy:
 
     def adapt(self, ratio: float) -> None:
         """Once little is held, time is worth more than bytes."""
-        if ratio > 1.05 * ENOUGH:
-            self.worth = min(4.0, self.worth * 1.05)
-        elif ratio < ENOUGH:
-            self.worth = max(self.least_worth, self.worth / 1.05)
+        if not ENOUGH <= ratio <= 1.05 * ENOUGH:
+            factor = min(max(ratio / ENOUGH, 1 / 1.3), 1.3)
+            self.worth = min(max(self.worth * factor, self.least_worth), 4.0)
 
     def _seed_of(self, site: int) -> int:
         # Knuth's multiplicative hash of step and site: streams that do not repeat.

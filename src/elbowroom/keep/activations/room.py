@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from elbowroom.codec.opaque import opaque
+from elbowroom.host import recycle_memory
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
 from elbowroom.keep.activations.compiled import Regions, attend
@@ -118,6 +119,8 @@ class Activations:
         self._seconds: dict[str, float] = {}
         self._has_compiled = False
         self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
+        if memory is None:
+            recycle_memory()
 
     @property
     def ledger(self) -> Ledger:
