@@ -20,7 +20,7 @@ ARROWS: dict[str, set[str]] = {
     "lazy": set(),
     "sizes": {"errors"},
     "codec": {"errors", "_native"},
-    **{part: {"errors", "lazy", "sizes", "codec"} for part in DOING},
+    **{part: {"errors", "host", "lazy", "sizes", "codec"} for part in DOING},
     "plan": {"errors", "sizes"},
     "science": {"errors", "codec", "plan", *DOING},
     "integrations": {"errors", "sizes", "codec", "plan", *DOING},

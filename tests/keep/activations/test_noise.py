@@ -36,16 +36,18 @@ class Toy:
         self.scale = scale
         """Of the gradients that are watched, as a GradScaler's."""
 
+        self.step = 0
         self.weight = 1.0
         """Of the loss."""
 
     def train(self, steps: int) -> None:
         parameters = list(self.model.parameters())
         for _ in range(steps):
+            self.step += 1
             for parameter, gradient in zip(parameters, gradients(self.model), strict=True):
                 parameter.grad = self.weight * gradient
                 for noise in (self.running, self.informed):
-                    noise.observe(parameter, self.scale * parameter.grad)
+                    noise.observe(parameter, self.scale * parameter.grad, self.step)
             self.optimizer.step()
 
     def variances(self, noise: Noise) -> list[float]:
@@ -74,7 +76,7 @@ def test_the_present_size_counts() -> None:
     toy.train(100)
     before = toy.truth()
     toy.weight = 0.1
-    toy.train(25)
+    toy.train(60)
     after = 0.01 * toy.truth()
     assert after < before / 20
     assert sum(toy.variances(Noise(Moments(toy.optimizer)))) > 10 * after
@@ -150,3 +152,35 @@ def test_what_is_no_optimizer_is_refused() -> None:
     bad: Any = "adam"
     with pytest.raises(er.InvalidArgument, match=r"optimizer must be a torch\.optim\.Optimizer"):
         er.Activations(model, optimizer=bad)
+
+
+def _drifting(noise: Noise, steps: range, *, spread: float = 0.1) -> nn.Parameter:
+    """Follow gradients of length 32 whose mean turns by a twentieth of a circle a step."""
+    parameter = nn.Parameter(torch.zeros(2, 512))
+    generator = torch.Generator().manual_seed(1)
+    for step in steps:
+        angle = torch.tensor(step * torch.pi / 40)
+        mean = torch.stack([angle.cos().expand(512), angle.sin().expand(512)])
+        around = spread * torch.randn(2, 512, generator=generator)
+        noise.observe(parameter, mean + around, step)
+    return parameter
+
+
+@pytest.mark.parametrize("steps", [range(1, 25), range(1, 200)], ids=["early", "late"])
+def test_a_gradient_that_moves_is_not_noise(steps: range) -> None:
+    noise = Noise()
+    parameter = _drifting(noise, steps)
+    # Of 1024 elements with a variance of 0.01 each; the mean alone moves by some hundreds.
+    assert noise.variance(parameter) == pytest.approx(10.24, rel=0.5)
+
+
+def test_calm_is_noticed_once_the_variance_has_halved() -> None:
+    noise = Noise()
+    parameter = _drifting(noise, range(1, 25))
+    noise.mark([parameter])
+    assert not noise.has_calmed([parameter], 28)
+    generator = torch.Generator().manual_seed(2)
+    for step in range(25, 33):
+        noise.observe(parameter, 0.01 * torch.randn(2, 512, generator=generator), step)
+    assert noise.has_calmed([parameter], 32)
+    assert not noise.has_calmed([parameter], 33)

@@ -28,9 +28,10 @@ from torch.nn.parameter import is_lazy
 
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.ledger import Ledger, say_bytes
+from elbowroom.keep.activations.observer import is_due
 from elbowroom.keep.activations.passes import Pass, top_hooks
 from elbowroom.keep.activations.policy import BOLD
-from elbowroom.keep.activations.room import Activations, _is_due
+from elbowroom.keep.activations.room import Activations
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.watch import tables_unchanged
 from elbowroom.sizes import parse_bytes
@@ -86,7 +87,7 @@ class Account:
             self.encode_s += tally.encode_s
             self.decode_s += tally.decode_s
         # Making a ledger takes its time; older ones are for passes that fail.
-        if not self.has_failed and (keep == 0 or _is_due(self.passes, 64)):
+        if not self.has_failed and (keep == 0 or is_due(self.passes, 64)):
             self.ledger = self.room.ledger
         if self.room._budget is not None:
             self.peak_bytes = max(self.peak_bytes, self.room._budget.peak_bytes)

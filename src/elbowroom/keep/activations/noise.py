@@ -9,6 +9,11 @@ all coordinates, also those of the steps before a run was resumed. Its second mo
 of a thousand steps, so that the present size is followed here all the same. That also brings the
 moments to the scale of the gradients that are seen in backward, which loss scaling and
 accumulation change.
+
+Both count as noise what is none: while a model learns fast its mean gradient moves, sometimes by
+far more than batches differ. Half of the squared difference of two gradients in a row has the same
+expectation and sees one step of that movement only (von Neumann 1941); but directions in which
+steps overshoot come out larger in it. The smaller of the two is taken.
 """
 
 from collections.abc import Iterable
@@ -38,6 +43,10 @@ class _Track:
     size: float = 0.0
     size_weight: float = 0.0
     last: float = 0.0
+    step: int = 0
+    before: Tensor | None = None
+    change: float = 0.0
+    change_weight: float = 0.0
 
 
 class Noise:
@@ -46,10 +55,11 @@ class Noise:
     def __init__(self, moments: Moments | None = None) -> None:
         self._tracks: dict[int, _Track] = {}
         self._moments = moments
+        self._marked = 0.0
 
-    def observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """One more gradient of one batch; sparse ones are not followed."""
-        if gradient.layout != torch.strided:
+    def observe(self, parameter: nn.Parameter, gradient: Tensor, step: int) -> None:
+        """One more gradient of one batch; of later steps only some, and no sparse ones."""
+        if (step > 32 and step % 8 > 1) or gradient.layout != torch.strided:
             return
         gradient = gradient.detach()
         flat = (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1)
@@ -62,7 +72,12 @@ class Noise:
             return
         track.size = track.size * SIZE_DECAY + size * (1 - SIZE_DECAY)
         track.size_weight = track.size_weight * SIZE_DECAY + 1 - SIZE_DECAY
-        track.last = size
+        if track.before is not None and step == track.step + 1:
+            change = float((values - track.before).square().sum()) / (size + track.last)
+            track.change = track.change * DECAY + change * (1 - DECAY)
+            track.change_weight = track.change_weight * DECAY + 1 - DECAY
+        track.before = values.clone() if track.index is None else values
+        track.last, track.step = size, step
         if self._moments is not None and self._moments.has(parameter):
             return
         if track.mean is None or track.square is None:
@@ -80,7 +95,8 @@ class Noise:
         moment = self._moment(parameter)
         if moment is not None and moment.share >= LEAST_SHARE:
             spread = (moment.square - moment.mean.square()).clamp_min(0)
-            return float(spread.sum()) / moment.share * _growth(track, moment)
+            known = float(spread.sum()) / moment.share * _growth(track, moment)
+            return known if track is None else min(known, _change(track))
         if track is None or track.mean is None or track.square is None:
             return None
         weight = track.weight
@@ -90,7 +106,17 @@ class Noise:
             return None
         spread = (track.square / weight - (track.mean / weight).square()).clamp_min(0)
         size = track.size / track.size_weight
-        return float(spread.sum()) * track.scale / share * size
+        return min(float(spread.sum()) * track.scale / share * size, _change(track))
+
+    def mark(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Bounds follow from the present variance."""
+        self._marked = sum(self.variance(p) or 0.0 for p in parameters)
+
+    def has_calmed(self, parameters: Iterable[nn.Parameter], step: int) -> bool:
+        """Whether the variance is less than half of what was marked; looks every fourth step."""
+        if step % 4 or not self._marked:
+            return False
+        return sum(self.variance(p) or 0.0 for p in parameters) < self._marked / 2
 
     def momentum(self, parameter: nn.Parameter) -> float:
         """Mean magnitude of the running mean: what a momentum buffer would hold."""
@@ -122,6 +148,14 @@ class Noise:
 
     def _moment(self, parameter: nn.Parameter) -> Moment | None:
         return None if self._moments is None else self._moments.of(parameter)
+
+
+def _change(track: _Track) -> float:
+    """Half of the mean squared difference of gradients in a row, at their present size."""
+    if not track.change_weight:
+        return float("inf")
+    mean = track.change / track.change_weight
+    return mean * track.scale * track.size / track.size_weight
 
 
 def _growth(track: _Track | None, moment: Moment) -> float:

@@ -158,3 +158,8 @@ class Variances:
         """Of a unit of error variance."""
         overall, mean, of_part = self._sum(Onward(effect.local, effect.injected))
         return Costs(overall / self.total, mean / max(1, len(self.layers)), of_part / self.total)
+
+
+def is_due(step: int, every: int) -> bool:
+    """At powers of two until the period is reached, then once a period."""
+    return step % every == 0 if step >= every else step & (step - 1) == 0

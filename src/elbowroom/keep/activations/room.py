@@ -23,7 +23,7 @@ from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.moments import Moments
 from elbowroom.keep.activations.noise import Noise
-from elbowroom.keep.activations.observer import Observer
+from elbowroom.keep.activations.observer import Observer, is_due
 from elbowroom.keep.activations.passes import SMALL_BYTES, Pass, top_hooks
 from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
@@ -222,7 +222,7 @@ class Activations:
             if self._budget is None and self._step > 0:
                 self._policy.adapt(self._tally.ratio)
             self._step += 1
-            is_watched = _is_due(self._step, self._refresh)
+            is_watched = is_due(self._step, self._refresh) or self._has_calmed()
             if self._budget is not None:
                 self._budget.next_pass(self._seconds, is_watched=is_watched)
             if self._meter is not None:
@@ -232,7 +232,7 @@ class Activations:
                 if is_watched:
                     observer = Observer(self._decide)
                 # Of the first gradients no variance is known.
-                if self._step > 2 and self._meter_every and _is_due(self._step, self._meter_every):
+                if self._step > 2 and self._meter_every and is_due(self._step, self._meter_every):
                     # Where memory is short, no more runs plainly than what is held now.
                     share = 1.0 if self._budget is None else 1 / max(1.0, self._tally.ratio)
                     self._meter = Meter(
@@ -301,13 +301,18 @@ class Activations:
                 self._watched[id(parameter)] = parameter.register_hook(hook)
 
     def _observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
-        if not self._measuring and (self._step <= 32 or self._step % 4 == 0):
-            self._noise.observe(parameter, gradient)
+        if not self._measuring:
+            self._noise.observe(parameter, gradient, self._step)
+
+    def _has_calmed(self) -> bool:
+        known = working_parameters(self.model)
+        return self._rule is Rule.VARIANCE and self._noise.has_calmed(known, self._step)
 
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:
             return
         evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
+        self._noise.mark(working_parameters(self.model))
         for decision in decide(self._rule, evidence, self.tolerance, self._trust):
             site = decision.site
             site.bound = decision.bound
@@ -387,11 +392,6 @@ def _abandon(frames: list[ExitStack], frame: ExitStack, thread: int) -> None:
     if frame in frames and thread == get_ident():
         while frames:
             frames.pop().close()
-
-
-def _is_due(step: int, every: int) -> bool:
-    """At powers of two until the period is reached, then once a period."""
-    return step % every == 0 if step >= every else step & (step - 1) == 0
 
 
 def _is_recomputed() -> bool:
