@@ -1,5 +1,7 @@
 """Threads: how many a call takes, and many calls at once."""
 
+import subprocess
+import sys
 import threading
 from typing import Literal
 
@@ -40,3 +42,35 @@ def test_many_threads_at_once() -> None:
     for worker in workers:
         worker.join()
     assert not wrong
+
+
+HELPERS = """
+import os, torch, elbowroom as er
+torch.set_num_threads(2)
+x = torch.linspace(0, 1, 1 << 20)
+x.exp()
+def threads():
+    return len(os.listdir("/proc/self/task"))
+found = [threads()]
+blobs = []
+for count in (2, 4):
+    blobs.append(er.encode(x, er.Bound.absolute(1e-3), codec="block", threads=count))
+    found.append(threads())
+child = os.fork()
+if child == 0:
+    # Torch's threads are not here, and torch would wait for them: ours are started anew.
+    one, other = (er.decode(blob, threads=2).numpy().tobytes() for blob in blobs)
+    os._exit(0 if one == other else 1)
+print(*found, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_the_helpers_are_those_of_torch_as_long_as_they_are_enough() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", HELPERS], capture_output=True, text=True, check=True, timeout=120
+    )
+    before, same, more, child = map(int, ran.stdout.split())
+    assert same == before
+    assert more > before
+    assert child == 0
