@@ -13,7 +13,8 @@ accumulation change.
 Both count as noise what is none: while a model learns fast its mean gradient moves, sometimes by
 far more than batches differ. Half of the squared difference of two gradients in a row has the same
 expectation and sees one step of that movement only (von Neumann 1941); but directions in which
-steps overshoot come out larger in it. The smaller of the two is taken.
+steps overshoot come out larger in it. It counts where it is clearly the smaller of the two: the
+smaller of two estimates that mean the same would be too small.
 """
 
 from collections.abc import Iterable
@@ -30,6 +31,8 @@ SIZE_DECAY = 0.6
 # Below, too few gradients have been seen to tell their variance from their mean: three of them are
 # enough.
 LEAST_SHARE = 0.6
+# Differences of ten gradients tell the variance to a third or so.
+CLEARLY = 0.7
 
 
 @dataclass(slots=True)
@@ -96,7 +99,7 @@ class Noise:
         if moment is not None and moment.share >= LEAST_SHARE:
             spread = (moment.square - moment.mean.square()).clamp_min(0)
             known = float(spread.sum()) / moment.share * _growth(track, moment)
-            return known if track is None else min(known, _change(track))
+            return known if track is None else _still(known, track)
         if track is None or track.mean is None or track.square is None:
             return None
         weight = track.weight
@@ -106,7 +109,7 @@ class Noise:
             return None
         spread = (track.square / weight - (track.mean / weight).square()).clamp_min(0)
         size = track.size / track.size_weight
-        return min(float(spread.sum()) * track.scale / share * size, _change(track))
+        return _still(float(spread.sum()) * track.scale / share * size, track)
 
     def mark(self, parameters: Iterable[nn.Parameter]) -> None:
         """Bounds follow from the present variance."""
@@ -150,12 +153,13 @@ class Noise:
         return None if self._moments is None else self._moments.of(parameter)
 
 
-def _change(track: _Track) -> float:
-    """Half of the mean squared difference of gradients in a row, at their present size."""
+def _still(variance: float, track: _Track) -> float:
+    """The variance without the mean's movement."""
     if not track.change_weight:
-        return float("inf")
+        return variance
     mean = track.change / track.change_weight
-    return mean * track.scale * track.size / track.size_weight
+    still = mean * track.scale * track.size / track.size_weight
+    return still if still < CLEARLY * variance else variance
 
 
 def _growth(track: _Track | None, moment: Moment) -> float:
