@@ -177,10 +177,10 @@ def test_a_gradient_that_moves_is_not_noise(steps: range) -> None:
 def test_calm_is_noticed_once_the_variance_has_halved() -> None:
     noise = Noise()
     parameter = _drifting(noise, range(1, 25))
-    noise.mark([parameter])
-    assert not noise.has_calmed([parameter], 28)
+    noise.mark()
+    assert not noise.has_calmed(28)
     generator = torch.Generator().manual_seed(2)
     for step in range(25, 33):
         noise.observe(parameter, 0.01 * torch.randn(2, 512, generator=generator), step)
-    assert noise.has_calmed([parameter], 32)
-    assert not noise.has_calmed([parameter], 33)
+    assert noise.has_calmed(32)
+    assert not noise.has_calmed(33)

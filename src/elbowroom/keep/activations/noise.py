@@ -111,15 +111,17 @@ class Noise:
         size = track.size / track.size_weight
         return _still(float(spread.sum()) * track.scale / share * size, track)
 
-    def mark(self, parameters: Iterable[nn.Parameter]) -> None:
+    def mark(self) -> None:
         """Bounds follow from the present variance."""
-        self._marked = sum(self.variance(p) or 0.0 for p in parameters)
+        self._marked = self._differences()
 
-    def has_calmed(self, parameters: Iterable[nn.Parameter], step: int) -> bool:
+    def has_calmed(self, step: int) -> bool:
         """Whether the variance is less than half of what was marked; looks every fourth step."""
-        if step % 4 or not self._marked:
-            return False
-        return sum(self.variance(p) or 0.0 for p in parameters) < self._marked / 2
+        return step % 4 == 0 and self._differences() < self._marked / 2
+
+    def _differences(self) -> float:
+        # Numbers that are there: a look at the moments would read the whole optimizer.
+        return sum(_difference(track) for track in self._tracks.values() if track.change_weight)
 
     def momentum(self, parameter: nn.Parameter) -> float:
         """Mean magnitude of the running mean: what a momentum buffer would hold."""
@@ -153,12 +155,17 @@ class Noise:
         return None if self._moments is None else self._moments.of(parameter)
 
 
+def _difference(track: _Track) -> float:
+    """Half of the mean squared difference of gradients in a row, at their present size."""
+    mean = track.change / track.change_weight
+    return mean * track.scale * track.size / track.size_weight
+
+
 def _still(variance: float, track: _Track) -> float:
     """The variance without the mean's movement."""
     if not track.change_weight:
         return variance
-    mean = track.change / track.change_weight
-    still = mean * track.scale * track.size / track.size_weight
+    still = _difference(track)
     return still if still < CLEARLY * variance else variance
 
 

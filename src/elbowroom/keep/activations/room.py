@@ -305,14 +305,13 @@ class Activations:
             self._noise.observe(parameter, gradient, self._step)
 
     def _has_calmed(self) -> bool:
-        known = working_parameters(self.model)
-        return self._rule is Rule.VARIANCE and self._noise.has_calmed(known, self._step)
+        return self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
 
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:
             return
         evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
-        self._noise.mark(working_parameters(self.model))
+        self._noise.mark()
         for decision in decide(self._rule, evidence, self.tolerance, self._trust):
             site = decision.site
             site.bound = decision.bound
