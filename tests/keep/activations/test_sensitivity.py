@@ -151,7 +151,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         "FlashAttention",
     ),
     "attention, step by step": (lambda: rows(Attention(is_fused=False)), "Bmm"),
-    "lstm": (lambda: rows(Last(nn.LSTM(64, 64, batch_first=True))), "MkldnnRnnLayer.input"),
+    "lstm": (lambda: rows(Last(nn.LSTM(64, 64, batch_first=True))), "MkldnnRnnLayer.result0"),
     "embedding": (
         lambda: (
             nn.Sequential(nn.Embedding(32, 64), nn.GELU(), nn.Linear(64, 8)),

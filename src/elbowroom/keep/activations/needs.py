@@ -53,6 +53,8 @@ _NEEDS = {
     ("ScaledDotProductFlashAttentionForCpu", "logsumexp"): Need.EXACT,
     ("ScaledDotProductFlashAttention", "logsumexp"): Need.EXACT,
     ("ScaledDotProductEfficientAttention", "log_sumexp"): Need.EXACT,
+    # Its forward runs again for the sake of its workspace.
+    **{("MkldnnRnnLayer", slot): Need.EXACT for slot in ("input", "hx_", "cx_")},
     ("MaxPool2DWithIndices", "result1"): Need.WINDOW,
     ("MaxPool2DWithIndices", "self"): Need.NOTHING,
     ("MaxPool3DWithIndices", "self"): Need.NOTHING,
@@ -169,6 +171,11 @@ _DETAILS = {
         *("padding", "dilation", "output_padding"),
     ),
     "LogSoftmax": ("dim",),
+    # All that its forward was called with beside tensors, in that order.
+    "MkldnnRnnLayer": (
+        *("reverse", "batch_sizes", "mode", "hidden_size", "num_layers"),
+        *("has_biases", "bidirectional", "batch_first", "train"),
+    ),
     "NativeGroupNorm": ("group",),
     "Softmax": ("dim",),
     "SafeSoftmax": ("dim",),

@@ -40,6 +40,7 @@ from elbowroom.keep.activations.payloads import (
     offload,
 )
 from elbowroom.keep.activations.policy import Policy, husk
+from elbowroom.keep.activations.rerun import RERUN, rerun
 from elbowroom.keep.activations.sites import Calls, Form, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.untouched import Untouched, is_plain
@@ -182,9 +183,10 @@ class Pass:
             following = [n for n, _ in node.next_functions]
             if record.kind == "NativeLayerNorm":
                 record.eps = eps
+            if self.listener is not None or record.kind in RERUN:
+                record.details = details_of(node)
             if self.listener is not None:
                 record.following = tuple(_receiver(n) for n in following)
-                record.details = details_of(node)
                 self.listener(node, record)
             queue.extend(n for n in following if n is not None)
 
@@ -252,6 +254,9 @@ class Pass:
             return None
         if Need.VALUES not in needs:
             return self._partial(entry, tensor, needs)
+        again = None if form is Form.KEEP else rerun(entry, self.records)
+        if again is not None:
+            return again
         exact = self._policy.is_exact
         derived = derive(tensor, entry.producer, self.records, exact=exact)
         if derived is not None:

@@ -321,11 +321,11 @@ def limit_of(passage: Passage, slot: str) -> float:
 
 
 def _recurrent(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
-    """The inputs of all steps, and what they left behind: both meet the gradients of the gates."""
+    """What all steps left behind meets the gradients of the gates."""
     gates = gates_energy(p)
     if gates is None:
         return _generic(p, slot, entry, effect)
-    effect.put(p, 1 if slot == "input" else 2, gates * entry.shape[-1])
+    effect.put(p, 2, gates * entry.shape[-1])
 
 
 def _generic(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
@@ -368,7 +368,6 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("Softmax", "result"): _softmax,
     ("SafeSoftmax", "result"): _softmax,
     ("LogSoftmax", "result"): _log_softmax,
-    ("MkldnnRnnLayer", "input"): _recurrent,
     ("MkldnnRnnLayer", "result0"): _recurrent,
     ("ScaledDotProductFlashAttentionForCpu", "query"): _attention,
     ("ScaledDotProductFlashAttentionForCpu", "key"): _attention,
