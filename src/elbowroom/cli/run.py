@@ -34,11 +34,12 @@ def run(
         Literal["variance", "comet", "certified"], typer.Option(help="What decides the bounds.")
     ] = "variance",
     ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--ledger", "--json", help="Write the ledger here, as JSON.", show_default=False
-        ),
+        Path | None, typer.Option(help="Write the ledger here, as JSON.", show_default=False)
     ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="End with one line of JSON on standard error, and no words."),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing.")] = False,
     module: Annotated[
         bool, typer.Option("-m", help="What follows is a module, as in python -m.")
@@ -56,6 +57,7 @@ def run(
         rule=rule,
         ledger=_checked_ledger(ledger),
         is_quiet=quiet,
+        is_json=as_json,
         script=script,
     )
     words = words or []
@@ -71,6 +73,9 @@ def run(
         program.run(words)
     except SystemExit as end:
         companion.has_failed = end.code not in {None, 0}
+        raise
+    except BaseException:
+        companion.has_failed = True
         raise
 
 
@@ -89,7 +94,7 @@ def _torchrun(orders: "Orders", words: list[str]) -> NoReturn:
     options = ["run", f"--tolerance={orders.tolerance}", f"--rule={orders.rule}"]
     options += [] if orders.memory is None else [f"--memory={orders.memory}"]
     options += [] if orders.ledger is None else [f"--ledger={orders.ledger}"]
-    options += ["--quiet"] * orders.is_quiet + ["-m"] * launch.module
+    options += ["--quiet"] * orders.is_quiet + ["--json"] * orders.is_json + ["-m"] * launch.module
     launch.training_script_args = [*options, launch.training_script, *launch.training_script_args]
     launch.training_script, launch.module = "elbowroom", True
     launcher.run(launch)
@@ -113,4 +118,15 @@ def _checked_ledger(ledger: Path | None) -> str | None:
         raise InvalidArgument(
             f"--ledger must name a file in a folder that is there, got {ledger}: make the folder"
         )
+    if path.exists() and not _is_replaceable(path):
+        raise InvalidArgument(
+            f"--ledger must name a new file or an old ledger, and {ledger} is neither: choose "
+            "another name"
+        )
     return str(path)
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Whether a file is empty or looks like a ledger: a script in its place is a slip."""
+    with path.open("rb") as file:
+        return file.read(1) in {b"", b"{"}

@@ -35,6 +35,9 @@ class Orders:
     """File for the ledger."""
 
     is_quiet: bool = False
+    is_json: bool = False
+    """Whether the summary is for programs."""
+
     script: str = ""
 
 
@@ -76,7 +79,7 @@ class Companion:
     def say(self, sentence: str) -> None:
         """One line for the user, at once; of several processes the first one speaks."""
         self.notes.append(sentence)
-        if not self.orders.is_quiet and not self.rank:
+        if not (self.orders.is_quiet or self.orders.is_json or self.rank):
             print(f"elbowroom: {sentence}", file=sys.stderr, flush=True)
 
     def _prepare_children(self) -> None:

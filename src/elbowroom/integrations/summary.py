@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,9 @@ def conclude(companion: "Companion") -> None:
         _write(companion, Path(companion.orders.ledger), accounts)
     if companion.orders.is_quiet or companion.rank:
         return
-    if accounts:
+    if companion.orders.is_json and not companion.is_child:
+        print(json.dumps(_content(companion, accounts)), file=sys.stderr)
+    elif accounts:
         _show(accounts)
     elif not (companion.is_child or companion.has_children or companion.has_failed):
         print(
@@ -36,6 +39,7 @@ def conclude(companion: "Companion") -> None:
 def _show(accounts: "list[Account]") -> None:
     from rich.console import Console
 
+    from elbowroom.keep.activations.gauge import Process
     from elbowroom.keep.activations.ledger import say_bytes
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -44,13 +48,16 @@ def _show(accounts: "list[Account]") -> None:
         is_blind = any("compiled" in row.readers and row.bound > 0 for row in ledger.rows)
         line = (
             f"[bold]elbowroom:[/] {account.name}: {say_bytes(ledger.saved_bytes)} saved → "
-            f"{say_bytes(ledger.kept_bytes)} kept ([bold]{ledger.ratio:.1f}x[/]), gradient error "
-            f"{ledger.gradient_error:.2g} of its variance{BLIND if is_blind else ''}; "
-            f"{account.passes} passes, "
+            f"{say_bytes(ledger.kept_bytes)} kept ([bold]{ledger.ratio:.1f}x[/]) in the last of "
+            f"{account.passes} passes, gradient error at most {account.gradient_error:.2g} of its "
+            f"variance{BLIND if is_blind else ''}, "
             f"{account.encode_s + account.decode_s:.1f} s in encoding and decoding"
         )
-        if account.peak_bytes:
-            line += f", peak {say_bytes(account.peak_bytes)}"
+        peak_bytes = account.peak_bytes
+        with suppress(OSError):
+            peak_bytes = peak_bytes or Process().peak()
+        if peak_bytes:
+            line += f", peak of the process {say_bytes(peak_bytes)}"
         console.print(line)
 
 
@@ -61,8 +68,15 @@ def _write(companion: "Companion", path: Path, accounts: "list[Account]") -> Non
         path = path.with_name(f"{path.stem}-rank{companion.rank}{path.suffix}")
     elif companion.is_child and companion.rank is None:
         path = path.with_name(f"{path.stem}-process{os.getpid()}{path.suffix}")
+    try:
+        path.write_text(json.dumps(_content(companion, accounts), indent=1), encoding="utf-8")
+    except OSError as error:
+        print(f"elbowroom: the ledger could not be written: {error}", file=sys.stderr)
+
+
+def _content(companion: "Companion", accounts: "list[Account]") -> dict[str, Any]:
     orders = companion.orders
-    content: dict[str, Any] = {
+    return {
         "version": VERSION,
         "script": orders.script,
         "tolerance": orders.tolerance,
@@ -77,12 +91,9 @@ def _write(companion: "Companion", path: Path, accounts: "list[Account]") -> Non
                 "encode_s": account.encode_s,
                 "decode_s": account.decode_s,
                 "peak_bytes": account.peak_bytes,
+                "gradient_error": account.gradient_error,
                 "ledger": json.loads(account.ledger.to_json()),
             }
             for account in accounts
         ],
     }
-    try:
-        path.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    except OSError as error:
-        print(f"elbowroom: the ledger could not be written: {error}", file=sys.stderr)

@@ -71,6 +71,9 @@ class Account:
     peak_bytes: int = 0
     """Largest peak of a step that the budget has seen; 0 without a budget."""
 
+    gradient_error: float = 0.0
+    """Largest that was predicted of a pass."""
+
     has_failed: bool = False
     """Whether the last forward ended with an exception."""
 
@@ -86,6 +89,7 @@ class Account:
             tally = self.recent.popleft()
             self.encode_s += tally.encode_s
             self.decode_s += tally.decode_s
+            self.gradient_error = max(self.gradient_error, tally.gradient_error)
         # Making a ledger takes its time; older ones are for passes that fail.
         if not self.has_failed and (keep == 0 or is_due(self.passes, 64)):
             self.ledger = self.room.ledger
