@@ -1,13 +1,14 @@
 """ClimateNet and DeepCAM: small files in their true formats, read through one interface."""
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 import torch
 
-from elbowroom.errors import IncompatibleFormat, InvalidArgument, MissingData
+from elbowroom.errors import CorruptData, IncompatibleFormat, InvalidArgument, MissingData
 from elbowroom.science.climate.maps import (
     CHANNELS,
     WEATHER,
@@ -71,3 +72,85 @@ def test_bad_folders_channels_and_labels_are_told(tmp_path: Path) -> None:
         file["climate/labels_0"] = np.zeros((4, 4), np.int64)
     with pytest.raises(IncompatibleFormat, match="must have 16 channels"):
         open_deepcam(tmp_path / "h5").read(0)
+
+
+def alter(path: Path, name: str, values: Any) -> None:
+    with h5py.File(path, "a") as file:
+        del file[name]
+        file[name] = values
+
+
+def spoil(cell: float) -> np.ndarray:
+    values = np.ones((1, HEIGHT, WIDTH), np.float32)
+    values[0, 3, 3] = cell
+    return values
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("TMQ", np.zeros((1, 4, WIDTH)), f"TMQ of .* got 1 x 4 x {WIDTH} beside LABELS of "),
+        ("TMQ", np.zeros((2, HEIGHT, WIDTH)), f"TMQ of .* got 2 x {HEIGHT} x {WIDTH} beside"),
+        ("LABELS", np.float32(1), "beside LABELS of a single number"),
+        ("LABELS", np.full((HEIGHT, WIDTH), np.nan), "must have labels from 0 to 2"),
+        ("LABELS", np.full((HEIGHT, WIDTH), 0.5), "must have labels from 0 to 2"),
+        ("U850", spoil(np.nan), "U850 of .* finite number everywhere, found 1 missing"),
+        ("U850", spoil(np.inf), "U850 of .* finite number everywhere, found 1 missing"),
+    ],
+)
+def test_a_bad_variable_of_climatenet_is_named(
+    name: str, values: Any, said: str, tmp_path: Path
+) -> None:
+    write_climatenet(tmp_path / "train", 1)
+    path = next((tmp_path / "train").iterdir())
+    alter(path, name, values)
+    with pytest.raises((IncompatibleFormat, CorruptData), match=said) as error:
+        open_climatenet(tmp_path / "train").read(0)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("labels_0", np.zeros((4, WIDTH)), f"{HEIGHT} x {WIDTH}, got 4 x {WIDTH}"),
+        ("labels_0", np.zeros((1, HEIGHT, WIDTH)), f"got 1 x {HEIGHT} x {WIDTH}"),
+        ("labels_0", np.zeros((WIDTH, HEIGHT)), f"got {WIDTH} x {HEIGHT}"),
+        ("data", np.full((HEIGHT, WIDTH, 16), np.nan), "TMQ in climate/data of .* finite number"),
+    ],
+)
+def test_a_bad_array_of_deepcam_is_named(
+    name: str, values: np.ndarray, said: str, tmp_path: Path
+) -> None:
+    write_deepcam(tmp_path / "train", 1)
+    path = next((tmp_path / "train").iterdir())
+    alter(path, f"climate/{name}", values)
+    with pytest.raises((IncompatibleFormat, CorruptData), match=said) as error:
+        open_deepcam(tmp_path / "train").read(0)
+    assert str(path) in str(error.value)
+
+
+def test_maps_of_two_sizes_are_not_one_set(tmp_path: Path) -> None:
+    write_deepcam(tmp_path / "train", 2)
+    path = sorted((tmp_path / "train").iterdir())[1]
+    alter(path, "climate/data", np.zeros((4, 6, 16), np.float32))
+    alter(path, "climate/labels_0", np.zeros((4, 6), np.int64))
+    maps = open_deepcam(tmp_path / "train")
+    maps.read(0)
+    with pytest.raises(IncompatibleFormat, match=f"maps of 4 x 6 cells .* of {HEIGHT} x {WIDTH}"):
+        maps.read(1)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "said"),
+    [
+        (np.zeros(3), np.ones(3), "climate/minval of .* 16 numbers, one a channel, got 3"),
+        (np.zeros(16), np.ones(17), "climate/maxval of .* 16 numbers, one a channel, got 17"),
+        (np.float32(0), np.float32(1), "climate/minval of .* got a single number"),
+        (np.full(16, np.nan), np.ones(16), "climate/minval of .* finite number everywhere"),
+    ],
+)
+def test_bad_scales_of_deepcam_are_told(least: Any, most: Any, said: str, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "stats.h5", "w") as file:
+        file["climate/minval"], file["climate/maxval"] = least, most
+    with pytest.raises((IncompatibleFormat, CorruptData), match=said):
+        read_deepcam_scales(tmp_path / "stats.h5", CHANNELS)
