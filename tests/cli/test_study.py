@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from elbowroom.study import campaign
+from elbowroom.study import campaign, table
 from elbowroom.study.journal import LOCK, NAME, read_journal
 
 from .conftest import Command, Ending
@@ -47,6 +47,7 @@ def test_programs_get_every_figure(facts: dict[str, Any], folder: Path) -> None:
     assert facts["cells"] == {
         "asked": 3,
         "before": 0,
+        "other_data": 0,
         "trained": 3,
         "diverged": 0,
         "failed": 0,
@@ -82,10 +83,16 @@ def test_what_is_done_is_not_done_again(
 def test_the_plan_trains_nothing(
     facts: dict[str, Any], folder: Path, command: Command, tmp_path: Path
 ) -> None:
-    plan = run_again(command, folder, "--plan", "--json").json["cells"]
-    assert [cell["done"] for cell in plan] == [True] * 3
+    plan = run_again(command, folder, "--plan", "--json").json
+    assert [cell["done"] for cell in plan["cells"]] == [True] * 3
+    assert (plan["trainings"], plan["steps"], plan["steps_left"]) == (3, 12, 0)
     end = command("study", "--preset", "accuracy", "--out", tmp_path / "none", "--plan")
-    assert end.code == 0 and end.out.count("\n") == 1 + 4 * 2 * 5
+    assert end.code == 0 and end.out.count("\n") == 1 + 4 * 2 * 5 + 2
+    assert "40 trainings of 17,500 steps together; 40 of 17,500 steps left." in end.out
+    assert "not known before each network has been trained here once" in end.out
+    end = run_again(command, folder, "--plan", "--steps", "1000")
+    assert "3 trainings of 3,000 steps together" in end.out
+    assert "At the step times of this folder, one job needs about" in end.out
     assert not (tmp_path / "none").exists()
     plan = command(*SMALL, "--share", "0.5", "--out", tmp_path, "--plan", "--json").json["cells"]
     assert [cell["treatment"]["method"] for cell in plan] == ["plain", "batch"]
@@ -101,7 +108,12 @@ def test_the_plan_trains_nothing(
         (("--bound", "3", "--mode", "pointwise"), "share below 1"),
         (("--bound", "2", "--codec", "group"), "bits belong to the codec group"),
         (("--tolerance", "0.1", "--rule", "hope"), "rule is one of"),
-        (("--share", "2"), "share of the batch is below 1"),
+        (("--share", "2"), "a share of the batch must be above 0 and below 1"),
+        (("--tolerance", "1e300"), "a tolerance must be a share from 0"),
+        (("--tolerance", ","), "--tolerance takes one or several"),
+        (("--network", ","), "--network takes one or several"),
+        (("--kind", "norm"), "--kind belongs to --bound"),
+        (("--no-dither",), "--dither belongs to --bound"),
     ],
 )
 def test_bad_input_gets_a_sentence(
@@ -146,6 +158,78 @@ def test_a_full_disk_loses_nothing(
     assert end.code == 1
     assert "no room left on the disk" in end.err and "1 of 2 trainings" in end.err
     assert len(read_journal(tmp_path)[0]) == 1
+
+
+def test_no_room_for_the_table_is_told_too(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, text: str) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(table, "write_whole", write)
+    end = command(*SMALL, "--share", "0.5", "--out", tmp_path)
+    assert end.code == 1 and "Traceback" not in end.err
+    assert "no room left on the disk" in end.err and "2 of 2 trainings" in end.err
+    assert "make room; the same command goes on" in end.err
+
+
+def test_failures_say_whether_trying_again_helps(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lasting = iter((True, False))
+
+    def ask(self: object, request: dict[str, Any], hear: object) -> dict[str, Any]:
+        if request["kind"] == "prepare":
+            return {"kind": "ready", "data_crc32": 1}
+        return {"kind": "error", "error": "X", "said": "it broke", "lasting": next(lasting)}
+
+    monkeypatch.setattr(campaign._Worker, "ask", ask)
+    end = command(*ROOM, "--out", tmp_path)
+    assert end.code == 1
+    assert "plain, seed 0: it broke; the same command fails again until that is" in end.err
+    assert "room 0.1, seed 0: it broke; the same command tries it again" in end.err
+    assert "goes on from there" not in end.err
+
+
+def test_damage_and_other_data_are_told_once(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (*SMALL, "--share", "0.5", "--out", tmp_path)
+    assert command(*words).code == 0
+    (tmp_path / NAME).write_bytes((tmp_path / NAME).read_bytes() + b"noise\n")
+    end = command(*words)
+    assert "1 damaged line of the journal did not count" in end.err
+    assert "damaged" not in command(*words).err
+    real = campaign._Crew.prepare
+
+    def prepare(self: Any, networks: list[str]) -> dict[str, int]:
+        return {name: found + 1 for name, found in real(self, networks).items()}
+
+    monkeypatch.setattr(campaign._Crew, "prepare", prepare)
+    end = command(*words)
+    assert "2 trainings of this folder had other data and did not count" in end.err
+    assert "2 trainings, 0 of them done before" in end.err
+
+
+def test_pairs_that_do_not_fit_are_named(command: Command, tmp_path: Path) -> None:
+    words = ("--bound", "2", "--codec", "dense,group", "--mode", "range,bits", "--plan")
+    end = command(*SMALL, "--out", tmp_path, *words)
+    assert end.code == 0 and "group, 2 bits" in end.out
+    assert "left out, since they do not go together: dense with bits 2, group with" in end.err
+
+
+def test_a_request_to_end_has_its_own_code(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "elbowroom", *ROOM, "--seeds", "500", "--out", str(tmp_path)]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=quiet, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("2/"):
+                break
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+        assert process.wait(SECONDS) == 128 + signal.SIGTERM
+    assert "interrupted after" in said and "Traceback" not in said
 
 
 def test_an_interrupt_ends_in_order_and_a_narrow_terminal_will_do(tmp_path: Path) -> None:

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elbowroom.errors import InvalidArgument
-from elbowroom.study.journal import NAME, append_row, locked, read_journal
+from elbowroom.study.journal import (
+    DAMAGED,
+    NAME,
+    append_row,
+    locked,
+    read_journal,
+    set_damaged_aside,
+)
 
 ROWS = [{"key": f"k{number}", "outcome": {"value": number / 7}} for number in range(4)]
 
@@ -32,7 +39,7 @@ def test_a_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
     text = write(tmp_path)
     (tmp_path / NAME).write_bytes(text[:-9])
     rows, damaged = read_journal(tmp_path)
-    assert (list(rows), damaged) == (["k0", "k1", "k2"], 1)
+    assert (list(rows.values()), damaged) == (ROWS[:3], 1)
     append_row(tmp_path, ROWS[3])
     rows, damaged = read_journal(tmp_path)
     assert (list(rows.values()), damaged) == (ROWS, 1)
@@ -56,7 +63,25 @@ def test_a_row_counts_once(tmp_path: Path) -> None:
     write(tmp_path)
     append_row(tmp_path, {**ROWS[1], "outcome": {"value": 99}})
     rows, damaged = read_journal(tmp_path)
-    assert rows["k1"] == ROWS[1] and len(rows) == 4 and damaged == 0
+    assert list(rows.values()) == ROWS and damaged == 0
+
+
+def test_a_cell_on_other_data_is_another_row(tmp_path: Path) -> None:
+    write(tmp_path)
+    other = {**ROWS[1], "outcome": {"value": 99, "data_crc32": 5}}
+    append_row(tmp_path, other)
+    assert list(read_journal(tmp_path)[0].values()) == [*ROWS, other]
+
+
+def test_damaged_lines_are_set_aside_once(tmp_path: Path) -> None:
+    text = write(tmp_path)
+    lines = text.splitlines(keepends=True)
+    (tmp_path / NAME).write_bytes(lines[0] + b"noise\n" + lines[2] + lines[3][:-9])
+    assert set_damaged_aside(tmp_path) == 2
+    assert (tmp_path / NAME).read_bytes() == lines[0] + lines[2]
+    assert (tmp_path / DAMAGED).read_bytes() == b"noise\n" + lines[3][:-9] + b"\n"
+    assert set_damaged_aside(tmp_path) == 0 and set_damaged_aside(tmp_path / "none") == 0
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_what_does_not_fit_on_the_disk_is_taken_back(

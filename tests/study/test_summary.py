@@ -65,6 +65,16 @@ def test_other_data_is_another_matter(make_row: MakeRow) -> None:
     assert compare(rows)[0].verdict == "no pair"
 
 
+def test_other_data_has_a_section_of_its_own(make_row: MakeRow) -> None:
+    alone = [make_row(), make_row(ROOM)]
+    assert "checksum" not in render(compare(alone))
+    both = [*alone, make_row(data_crc32=8), make_row(ROOM, data_crc32=8)]
+    page = render(compare(both))
+    assert page.count("<section>") == 2
+    assert "300 steps, data of checksum 7<" in page and "data of checksum 8<" in page
+    assert set(make_figures(compare(both))) == {"gain-0", "error-0", "gain-1", "error-1"}
+
+
 def test_the_table_has_a_line_for_every_training(make_row: MakeRow, tmp_path: Path) -> None:
     rows = [make_row(), make_row(WIDE, 1, None, state="diverged"), make_row(ROOM, 0)]
     path = write_table(rows, tmp_path)

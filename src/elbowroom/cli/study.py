@@ -1,18 +1,19 @@
 """Trains networks under many sorts of compression, and tells what each does to what they learn."""
 
 import errno
-import itertools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from elbowroom.study.campaign import Ending
+    from elbowroom.study.campaign import Ending, Show, Start, Tell
     from elbowroom.study.cells import Cell
+    from elbowroom.study.journal import Row
     from elbowroom.study.summary import Comparison
-    from elbowroom.study.treatments import Treatment
 
 PRESET = "quick"
 EXIT_INTERRUPTED = 130
@@ -28,7 +29,9 @@ def study(
     out: Annotated[Path, typer.Option(help="The folder of the study; it can be resumed.")] = Path(
         "study"
     ),
-    network: Annotated[str, typer.Option(help=f"Networks, {_LIST}.", show_default=False)] = "",
+    network: Annotated[
+        str | None, typer.Option(help=f"Networks, {_LIST}.", show_default=False)
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="How many seeds, from 0 on.", show_default=False)
     ] = None,
@@ -37,46 +40,79 @@ def study(
         int | None, typer.Option(min=1, help="Steps of every training.", show_default=False)
     ] = None,
     tolerance: Annotated[
-        str, typer.Option(help=f"Rooms of these tolerances, {_LIST}.", show_default=False)
-    ] = "",
+        str | None, typer.Option(help=f"Rooms of these tolerances, {_LIST}.", show_default=False)
+    ] = None,
     rule: Annotated[
-        str, typer.Option(help=f"Rules of the rooms, {_LIST}: variance, comet, certified.")
-    ] = "variance",
+        str | None,
+        typer.Option(
+            help=f"Rules of the rooms, {_LIST}: variance, comet, certified.",
+            show_default="variance",
+        ),
+    ] = None,
     codec: Annotated[
-        str, typer.Option(help=f"Codecs of fixed bounds, {_LIST}: dense, block, group.")
-    ] = "dense",
+        str | None,
+        typer.Option(
+            help=f"Codecs of fixed bounds, {_LIST}: dense, block, group.", show_default="dense"
+        ),
+    ] = None,
     mode: Annotated[
-        str, typer.Option(help=f"Modes of bounds, {_LIST}: absolute, range, pointwise, bits.")
-    ] = "range",
+        str | None,
+        typer.Option(
+            help=f"Modes of bounds, {_LIST}: absolute, range, pointwise, bits.",
+            show_default="range",
+        ),
+    ] = None,
     bound: Annotated[
-        str, typer.Option(help=f"Fixed bounds, {_LIST}; of bits, their number.", show_default=False)
-    ] = "",
+        str | None,
+        typer.Option(help=f"Fixed bounds, {_LIST}; of bits, their number.", show_default=False),
+    ] = None,
     kind: Annotated[
-        str, typer.Option(help=f"Kinds of kept tensors with a fixed bound, {_LIST}.")
-    ] = "all",
+        str | None,
+        typer.Option(
+            help=f"Kinds of kept tensors with a fixed bound, {_LIST}.", show_default="all"
+        ),
+    ] = None,
     share: Annotated[
-        str,
+        str | None,
         typer.Option(
             help=f"Shares of the batch instead of compression, {_LIST}.", show_default=False
         ),
-    ] = "",
+    ] = None,
     dither: Annotated[
-        bool, typer.Option(help="Dither fixed bounds where that is possible.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--dither/--no-dither",
+            help="Dither fixed bounds where that is possible.",
+            show_default="dither",
+        ),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Where the data is.", show_default=False)
     ] = None,
-    plan: Annotated[bool, typer.Option(help="Only list what would be trained.")] = False,
+    plan: Annotated[
+        bool, typer.Option(help="Only list what would be trained, and how much that is.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train with and without compression, and compare what is learnt, seed by seed."""
+    from elbowroom.study.choices import Choices, make_treatments, split_words
     from elbowroom.study.journal import locked, read_journal
     from elbowroom.study.presets import find_preset, list_treatments, plan_cells
 
     question = find_preset(preset)
-    networks = _words(network) or list(question.networks)
-    own = _make_treatments(tolerance, rule, codec, mode, bound, kind, dither)
-    own += _make_smaller(share, own)
+    networks = split_words(network, "--network") or list(question.networks)
+    own, misfits = make_treatments(
+        Choices(
+            tolerance=tolerance,
+            rule=rule,
+            codec=codec,
+            mode=mode,
+            bound=bound,
+            kind=kind,
+            dither=dither,
+            share=share,
+        )
+    )
     cells = plan_cells(
         networks,
         {name: own or list_treatments(preset, name) for name in networks},
@@ -84,97 +120,148 @@ def study(
         pace=question.pace,
         steps=steps,
     )
+    if misfits:
+        typer.echo(
+            f"elbowroom: left out, since they do not go together: {', '.join(misfits)}", err=True
+        )
     if plan:
-        _print_plan(cells, read_journal(out)[0], as_json)
+        _print_plan(cells, list(read_journal(out)[0].values()), as_json)
         return
-    with locked(out):
-        ending = _run(cells, out, jobs=jobs, data=data, hidden=as_json)
+    with locked(out), _ended_in_order(cells, out) as tally:
+        ending = _run(cells, out, tally, jobs=jobs, data=data, hidden=as_json)
         _finish(cells, ending, out, as_json)
     if ending.failures:
         raise typer.Exit(1)
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _numbers(text: str, option: str) -> list[float]:
-    from elbowroom.errors import InvalidArgument
-
-    try:
-        return [float(word) for word in _words(text)]
-    except ValueError:
-        raise InvalidArgument(
-            f"{option} takes numbers with commas between, such as 0.01,0.1: got {text!r}"
-        ) from None
-
-
-def _make_treatments(
-    tolerance: str, rule: str, codec: str, mode: str, bound: str, kind: str, dither: bool
-) -> "list[Treatment]":
-    """Every combination of what the options name; none if neither tolerances nor bounds are."""
-    from elbowroom.study.treatments import Treatment
-
-    made: list[Treatment] = []
-    rooms = itertools.product(_numbers(tolerance, "--tolerance"), _words(rule))
-    for value, name in rooms:
-        made.append(Treatment(method="room", tolerance=value, rule=name))  # type: ignore[arg-type]
-    for word, how, where, value in itertools.product(
-        _words(codec), _words(mode), _words(kind), _numbers(bound, "--bound")
-    ):
-        fields: dict[str, Any] = {"codec": word, "mode": how, "kind": where, "bound": value}
-        dithered = dither and how != "pointwise"
-        made.append(Treatment(method="fixed", dithered=dithered, **fields))
-    return [Treatment(), *made] if made else []
-
-
-def _make_smaller(shares: str, others: "list[Treatment]") -> "list[Treatment]":
-    from elbowroom.study.treatments import Treatment, smaller
-
-    made = [smaller(share) for share in _numbers(shares, "--share")]
-    return made if others or not made else [Treatment(), *made]
-
-
-def _print_plan(cells: "list[Cell]", rows: dict[str, Any], as_json: bool) -> None:
+def _print_plan(cells: "list[Cell]", rows: "list[Row]", as_json: bool) -> None:
     from elbowroom.cli.tables import print_table
+    from elbowroom.cli.wording import counted
+    from elbowroom.study.workload import count_steps, estimate_seconds
 
+    # Which data a study will find is not known before it is read, so that rows of any count here.
+    known = {row["key"] for row in rows}
+    left = [cell for cell in cells if cell.key not in known]
+    seconds = estimate_seconds(left, rows)
     if as_json:
-        planned = [{**cell.settings(), "key": cell.key, "done": cell.key in rows} for cell in cells]
-        typer.echo(json.dumps({"cells": planned}, indent=2, allow_nan=False))
+        planned = [
+            {**cell.settings(), "key": cell.key, "steps": cell.length, "done": cell.key in known}
+            for cell in cells
+        ]
+        facts = {
+            "trainings": len(cells),
+            "trainings_left": len(left),
+            "steps": count_steps(cells),
+            "steps_left": count_steps(left),
+            "seconds_left": seconds,
+            "cells": planned,
+        }
+        typer.echo(json.dumps(facts, indent=2, allow_nan=False))
         return
     lines = [
-        [cell.network, cell.treatment.label, str(cell.seed), "yes" if cell.key in rows else "no"]
+        [
+            *(cell.network, cell.treatment.label, str(cell.seed), f"{cell.length:,}"),
+            "yes" if cell.key in known else "no",
+        ]
         for cell in cells
     ]
-    print_table(["network", "treatment", "seed", "done"], lines, text_columns=(0, 1))
+    work = (
+        f"{counted(len(cells), 'training')} of {counted(count_steps(cells), 'step')} together; "
+        f"{len(left):,} of {counted(count_steps(left), 'step')} left."
+    )
+    if seconds is None:
+        pace = "How long that takes is not known before each network has been trained here once."
+    else:
+        pace = f"At the step times of this folder, one job needs about {_say_time(seconds)}."
+    print_table(
+        ["network", "treatment", "seed", "steps", "done"],
+        lines,
+        text_columns=(0, 1),
+        remarks=[work, pace] if left else [work],
+    )
 
 
-def _run(cells: "list[Cell]", out: Path, *, jobs: int, data: Path | None, hidden: bool) -> "Ending":
-    from elbowroom.study.campaign import run_campaign
-    from elbowroom.study.journal import read_journal
-    from elbowroom.study.progress import show_progress
+def _say_time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
-    def count() -> int:
-        rows = read_journal(out)[0]
-        return sum(cell.key in rows for cell in cells)
 
+class _Tally:
+    """How many trainings are written down; None before the journal was compared with the data."""
+
+    def __init__(self) -> None:
+        self.done: int | None = None
+
+
+@contextmanager
+def _ended_in_order(cells: "list[Cell]", out: Path) -> Iterator[_Tally]:
+    """Say where a study stands that is interrupted or has no room to go on."""
+    tally = _Tally()
     try:
-        with show_progress(len(cells), count(), hidden=hidden) as tell:
-            return run_campaign(cells, out, jobs=jobs, data=data, tell=tell)
-    except (KeyboardInterrupt, SystemExit):
-        typer.echo(
-            f"elbowroom: interrupted after {count()} of {len(cells)} trainings; {_AGAIN}", err=True
-        )
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        yield tally
+    except (KeyboardInterrupt, SystemExit) as end:
+        far = "before the first training" if tally.done is None else ""
+        far = far or f"after {tally.done} of {len(cells)} trainings"
+        typer.echo(f"elbowroom: interrupted {far}; {_AGAIN}", err=True)
+        code = end.code if isinstance(end, SystemExit) else EXIT_INTERRUPTED
+        raise typer.Exit(code if isinstance(code, int) else EXIT_INTERRUPTED) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         typer.echo(
-            f"elbowroom: there is no room left on the disk of {out}, where {count()} of "
+            f"elbowroom: there is no room left on the disk of {out}, where {tally.done or 0} of "
             f"{len(cells)} trainings are written down: make room; {_AGAIN}",
             err=True,
         )
         raise typer.Exit(1) from None
+
+
+def _run(
+    cells: "list[Cell]", out: Path, tally: _Tally, *, jobs: int, data: Path | None, hidden: bool
+) -> "Ending":
+    from elbowroom.study.campaign import run_campaign
+
+    show = _make_show(len(cells), tally, hidden=hidden)
+    return run_campaign(cells, out, jobs=jobs, data=data, show=show)
+
+
+def _make_show(cells: int, tally: _Tally, *, hidden: bool) -> "Show":
+    from elbowroom.study.campaign import Event
+    from elbowroom.study.progress import show_progress
+
+    @contextmanager
+    def show(start: "Start") -> "Iterator[Tell]":
+        tally.done = start.already
+        if not hidden:
+            _warn(start)
+        with show_progress(cells, start.already, hidden=hidden) as tell:
+
+            def count(event: Event) -> None:
+                tally.done = (tally.done or 0) + (event.row is not None)
+                tell(event)
+
+            yield count
+
+    return show
+
+
+def _warn(start: "Start") -> None:
+    from elbowroom.cli.wording import counted
+    from elbowroom.study.journal import DAMAGED
+
+    if start.damaged:
+        typer.echo(
+            f"elbowroom: {counted(start.damaged, 'damaged line')} of the journal did not count, "
+            f"now in {DAMAGED}: what is asked for of it is trained again",
+            err=True,
+        )
+    if start.other_data:
+        typer.echo(
+            f"elbowroom: {counted(start.other_data, 'training')} of this folder had other data and "
+            "did not count: done again on the data that is found now",
+            err=True,
+        )
 
 
 _AGAIN = "the same command goes on from there"
@@ -188,20 +275,23 @@ def _finish(cells: "list[Cell]", ending: "Ending", out: Path, as_json: bool) -> 
 
     table = write_table(ending.rows.values(), out)
     page = write_page(ending.rows.values(), out)
-    asked = [ending.rows[cell.key] for cell in cells if cell.key in ending.rows]
-    found = compare(asked)
-    diverged = [row for row in asked if row["outcome"]["state"] == "diverged"]
+    found = compare(ending.asked)
+    diverged = [row for row in ending.asked if row["outcome"]["state"] == "diverged"]
     if as_json:
         facts = {
             "cells": {
                 "asked": len(cells),
-                "before": ending.already,
+                "before": ending.start.already,
+                "other_data": ending.start.other_data,
                 "trained": ending.trained,
                 "diverged": len(diverged),
                 "failed": len(ending.failures),
-                "damaged_lines": ending.damaged,
+                "damaged_lines": ending.start.damaged,
             },
-            "failures": [{"cell": cell.label, "said": said} for cell, said in ending.failures],
+            "failures": [
+                {"cell": one.cell.label, "said": one.said, "lasting": one.lasting}
+                for one in ending.failures
+            ],
             "comparisons": [comparison.record() for comparison in found],
             "table": str(table),
             "page": str(page),
@@ -209,15 +299,15 @@ def _finish(cells: "list[Cell]", ending: "Ending", out: Path, as_json: bool) -> 
         typer.echo(json.dumps(facts, indent=2, allow_nan=False))
         return
     _print_comparisons(found)
-    if ending.damaged:
-        typer.echo(
-            f"elbowroom: {ending.damaged} damaged line(s) of the journal did not count: what they "
-            "stood for was trained again if it was asked for",
-            err=True,
-        )
-    for cell, said in ending.failures:
-        typer.echo(f"elbowroom: {cell.label}: {said}; {_AGAIN}", err=True)
+    for one in ending.failures:
+        typer.echo(f"elbowroom: {one.cell.label}: {one.said}; {_advise(one.lasting)}", err=True)
     typer.echo(f"Table: {table}\nPage: {page}")
+
+
+def _advise(lasting: bool) -> str:
+    if lasting:
+        return "the same command fails again until that is changed"
+    return "the same command tries it again"
 
 
 def _print_comparisons(found: "list[Comparison]") -> None:
@@ -243,7 +333,7 @@ def _print_comparisons(found: "list[Comparison]") -> None:
     ]
     headings = [
         *("network", "treatment", "pairs", "metric", "plain", "treated", "gain", "± error"),
-        *("verdict", "smaller", "gradient error", "step time"),
+        *("verdict", "smaller", "gradient error", "time × plain"),
     ]
     print_table(
         headings,
@@ -252,8 +342,8 @@ def _print_comparisons(found: "list[Comparison]") -> None:
         remarks=[
             "Gain is the mean difference to plain training over pairs of equal seeds, positive "
             "where the treatment is better; its error is one standard error of that mean.",
-            "Gradient error is a share of the gradient's own variance; step time is relative to "
-            "plain's.",
+            "Gradient error is a share of the gradient's own variance; time × plain is the median "
+            "of a step's time over plain's.",
         ],
     )
 

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,14 @@ from typing import Any
 from elbowroom import errors
 from elbowroom.errors import BackendUnavailable, ElbowroomError
 from elbowroom.study.cells import Cell
-from elbowroom.study.journal import Row, append_row, read_journal
+from elbowroom.study.journal import (
+    Identity,
+    Row,
+    append_row,
+    identify,
+    read_journal,
+    set_damaged_aside,
+)
 
 LOG = "workers.log"
 END_S = 10.0
@@ -31,17 +39,40 @@ class Event:
     steps: int = 0
     row: Row | None = None  # when the cell is finished
     failed: str | None = None  # why, if it could not be finished
+    lasting: bool = False  # whether it would fail each time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What the folder has before anything is trained."""
+
+    already: int  # of the cells asked for, on the data that is found now
+    other_data: int  # of the cells that are left, those that the folder has of other data
+    damaged: int  # lines of the journal, found for the first time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A cell that could not be finished."""
+
+    cell: Cell
+    said: str
+    lasting: bool  # it would fail each time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
     """How a study stands."""
 
-    rows: dict[str, Row]  # all of the folder, by key
-    already: int  # of the cells asked for
+    rows: dict[Identity, Row]  # all of the folder
+    asked: tuple[Row, ...]  # of the cells asked for, on the data of now
+    start: Start
     trained: int
-    failures: tuple[tuple[Cell, str], ...]
-    damaged: int  # lines of the journal
+    failures: tuple[Failure, ...]
+
+
+Tell = Callable[[Event], None]
+Show = Callable[[Start], AbstractContextManager[Tell]]
 
 
 def run_campaign(
@@ -50,33 +81,50 @@ def run_campaign(
     *,
     jobs: int = 1,
     data: Path | None = None,
-    tell: Callable[[Event], None] | None = None,
+    show: Show | None = None,
 ) -> Ending:
     """Train what the journal does not have yet; the folder is locked by the caller.
 
-    Raises what keeps every cell from being trained, such as MissingData, before any is, and
-    OSError where a row cannot be written.
+    `show` makes what is told of every event while the training lasts. Rows of other data than is
+    found now do not count. Raises what keeps every cell from being trained, such as MissingData,
+    before any is, and OSError where a row cannot be written.
     """
-    rows, damaged = read_journal(folder)
-    waiting = [cell for cell in cells if cell.key not in rows]
-    already = len(cells) - len(waiting)
-    failures: list[tuple[Cell, str]] = []
+    damaged = set_damaged_aside(folder)
+    rows, _ = read_journal(folder)
+    failures: list[Failure] = []
     trained = 0
-    if waiting:
-        with _Crew(folder, jobs=min(jobs, len(waiting)), data=data) as crew:
-            crew.prepare(list(dict.fromkeys(cell.network for cell in waiting)))
-            for event in crew.work(waiting):
+    with _Crew(folder, jobs=min(jobs, len(cells)), data=data) as crew:
+        found = crew.prepare(list(dict.fromkeys(cell.network for cell in cells)))
+        wanted: dict[Identity, Cell] = {(cell.key, found[cell.network]): cell for cell in cells}
+        waiting = {place: cell for place, cell in wanted.items() if place not in rows}
+        keys = {key for key, _ in rows}
+        start = Start(
+            already=len(wanted) - len(waiting),
+            other_data=sum(key in keys for key, _ in waiting),
+            damaged=damaged,
+        )
+        with show(start) if show else nullcontext(_ignore) as tell:
+            for event in crew.work(list(waiting.values())):
                 if event.row is not None:
                     append_row(folder, event.row)
-                    rows[event.row["key"]] = event.row
+                    rows[identify(event.row)] = event.row
                     trained += 1
                 elif event.failed is not None:
-                    failures.append((event.cell, event.failed))
-                if tell is not None:
-                    tell(event)
+                    failures.append(
+                        Failure(cell=event.cell, said=event.failed, lasting=event.lasting)
+                    )
+                tell(event)
     return Ending(
-        rows=rows, already=already, trained=trained, failures=tuple(failures), damaged=damaged
+        rows=rows,
+        asked=tuple(rows[place] for place in wanted if place in rows),
+        start=start,
+        trained=trained,
+        failures=tuple(failures),
     )
+
+
+def _ignore(event: Event) -> None:
+    """Nobody looks on."""
 
 
 class _Crew:
@@ -99,16 +147,22 @@ class _Crew:
             if worker is not None:
                 worker.end()
 
-    def prepare(self, networks: Sequence[str]) -> None:
-        """Have the first process read all data, so that what is missing is told at once."""
+    def prepare(self, networks: Sequence[str]) -> dict[str, int]:
+        """Have the first process read all data; return the checksum of each network's.
+
+        What is missing is so told at once.
+        """
+        found: dict[str, int] = {}
         for network in networks:
             answer = self._worker(0).ask(
                 {"kind": "prepare", "network": network, "data": self._data}, lambda *_: None
             )
             if answer["kind"] != "ready":
                 raise _rebuild(answer)
+            found[network] = int(answer["data_crc32"])
+        return found
 
-    def work(self, cells: Sequence[Cell]) -> Any:
+    def work(self, cells: Sequence[Cell]) -> Iterator[Event]:
         """Yield events until every cell is finished or has failed."""
         waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
         for cell in cells:
@@ -143,7 +197,9 @@ class _Crew:
         if answer["kind"] == "outcome":
             row = {"key": cell.key, "settings": cell.settings(), "outcome": answer["outcome"]}
             return Event(job=job, cell=cell, row=row)
-        return Event(job=job, cell=cell, failed=str(answer["said"]))
+        return Event(
+            job=job, cell=cell, failed=str(answer["said"]), lasting=bool(answer["lasting"])
+        )
 
     def _worker(self, job: int) -> "_Worker":
         worker = self._workers[job]
@@ -189,7 +245,8 @@ class _Worker:
                 hear(answer["done"], answer["steps"])
         except (BrokenPipeError, ValueError):
             pass
-        return {"kind": "error", "error": "", "said": _explain(process.wait())}
+        said = _explain(process.wait())
+        return {"kind": "error", "error": "", "said": said, "lasting": False}
 
     def end(self) -> None:
         process = self._process

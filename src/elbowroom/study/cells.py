@@ -48,6 +48,11 @@ class Cell:
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     @property
+    def length(self) -> int:
+        """Its number of steps."""
+        return find_network(self.network, steps=self.steps).schedule.steps
+
+    @property
     def label(self) -> str:
         """For people."""
         return f"{self.network}, {self.treatment.label}, seed {self.seed}"

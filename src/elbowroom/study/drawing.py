@@ -47,13 +47,26 @@ def _make_body(comparisons: Sequence[Comparison], figures: Figures) -> str:
     ]
     if not comparisons:
         parts.append("<section><p>Nothing can be compared yet.</p></section>")
-    for number, group in enumerate(group_networks(comparisons)):
-        parts.append(_make_section(number, group, figures))
+    groups = group_networks(comparisons)
+    for number, group in enumerate(groups):
+        parts.append(_make_section(number, group, figures, _tell_apart(group[0], groups)))
     parts.append("<footer>Made by elbowroom study; study.csv has every training.</footer>")
     return "\n".join(parts)
 
 
-def _make_section(number: int, group: Sequence[Comparison], figures: Figures) -> str:
+def _tell_apart(first: Comparison, groups: Sequence[Sequence[Comparison]]) -> str:
+    """Name data and version where the network and its steps stand in more than one section."""
+    alike = [one[0] for one in groups if one[0].network == first.network]
+    alike = [one for one in alike if one.steps == first.steps]
+    told = ""
+    if len({one.data_crc32 for one in alike}) > 1:
+        told += f", data of checksum {first.data_crc32}"
+    if len({one.version for one in alike}) > 1:
+        told += f", version {first.version}"
+    return told
+
+
+def _make_section(number: int, group: Sequence[Comparison], figures: Figures, apart: str) -> str:
     first = group[0]
     titles = {"gain": "What it learns", "error": "What happens to the gradient"}
     drawn = "".join(
@@ -70,7 +83,7 @@ def _make_section(number: int, group: Sequence[Comparison], figures: Figures) ->
     )
     lines = "".join(_make_line(one) for one in group)
     return (
-        f"<section><h2>{escape(first.network)}, {first.steps} steps</h2>"
+        f"<section><h2>{escape(first.network)}, {first.steps} steps{escape(apart)}</h2>"
         f'<p class="caption">{escape(first.metric)}, {better}.</p>'
         f'<div class="pair">{drawn}</div>'
         f'<div class="scroll" tabindex="0"><table class="wide"><thead><tr>{heads}</tr></thead>'

@@ -23,10 +23,11 @@ def make_figures(comparisons: Sequence[Comparison]) -> Figures:
 
 
 def group_networks(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
-    """Return the comparisons by network and number of steps."""
-    groups: dict[tuple[str, int], list[Comparison]] = {}
-    for comparison in comparisons:
-        groups.setdefault((comparison.network, comparison.steps), []).append(comparison)
+    """Return the comparisons by what makes them comparable: network, steps, version and data."""
+    groups: dict[tuple[Any, ...], list[Comparison]] = {}
+    for one in comparisons:
+        place = (one.network, one.steps, one.version, one.data_crc32)
+        groups.setdefault(place, []).append(one)
     return list(groups.values())
 
 

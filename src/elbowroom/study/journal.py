@@ -12,6 +12,7 @@ from typing import Any
 from elbowroom.errors import InvalidArgument
 
 NAME = "cells.jsonl"
+DAMAGED = "cells.damaged.jsonl"
 LOCK = "study.lock"
 MOST_LINE_BYTES = 1 << 20
 
@@ -19,18 +20,24 @@ MOST_LINE_BYTES = 1 << 20
 _FRONT, _MIDDLE, _BACK = b'{"crc32":"', b'","row":', b"}\n"
 
 Row = dict[str, Any]
+Identity = tuple[str, int | None]  # the key of a cell, and the checksum of the data
 
 
-def read_journal(folder: Path) -> tuple[dict[str, Row], int]:
-    """Return what is finished, by key, and how many lines are damaged.
+def identify(row: Row) -> Identity:
+    """Return what tells rows apart: the same cell on other data is another training."""
+    return row["key"], row.get("outcome", {}).get("data_crc32")
+
+
+def read_journal(folder: Path) -> tuple[dict[Identity, Row], int]:
+    """Return what is finished, and how many lines are damaged.
 
     A line that is cut short or altered does not count: its cell is trained again. Of two lines
-    with one key the first counts.
+    of one cell on the same data the first counts.
     """
     path = folder / NAME
     if not path.exists():
         return {}, 0
-    found: dict[str, Row] = {}
+    found: dict[Identity, Row] = {}
     damaged = 0
     with path.open("rb") as lines:
         for line in lines:
@@ -38,8 +45,33 @@ def read_journal(folder: Path) -> tuple[dict[str, Row], int]:
             if row is None:
                 damaged += 1
             else:
-                found.setdefault(row["key"], row)
+                found.setdefault(identify(row), row)
     return found, damaged
+
+
+def set_damaged_aside(folder: Path) -> int:
+    """Move damaged lines into a file of their own, so that they are told once; return how many."""
+    path = folder / NAME
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        lines = list(file)
+    damaged = [line for line in lines if _read_line(line) is None]
+    if not damaged:
+        return 0
+    with (folder / DAMAGED).open("ab") as aside:
+        aside.write(b"".join(line.removesuffix(b"\n") + b"\n" for line in damaged))
+    whole = b"".join(line for line in lines if _read_line(line) is not None)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with fresh.open("wb") as file:
+            file.write(whole)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return len(damaged)
 
 
 def append_row(folder: Path, row: Row) -> None:
@@ -99,4 +131,5 @@ def _read_line(line: bytes) -> Row | None:
         row = json.loads(text)
     except ValueError:
         return None
-    return row if isinstance(row, dict) and isinstance(row.get("key"), str) else None
+    known = isinstance(row, dict) and isinstance(row.get("key"), str)
+    return row if known and isinstance(row.get("outcome", {}), dict) else None

@@ -21,6 +21,8 @@ class Comparison:
 
     network: str
     steps: int
+    version: str
+    data_crc32: int | None
     treatment: Treatment
     metric: str
     higher_is_better: bool
@@ -67,17 +69,15 @@ def compare(rows: Iterable[Row]) -> list[Comparison]:
         cells = groups.setdefault(place, defaultdict(dict))
         cells[treatment][line["seed"]] = line
     found: list[Comparison] = []
-    for (network, steps, *_), cells in groups.items():
+    for cells in groups.values():
         plain = cells.get(Treatment(), {})
         for treatment, lines in cells.items():
             if treatment.method != "plain":
-                found.append(_compare(network, steps, treatment, plain, lines))
+                found.append(_compare(treatment, plain, lines))
     return found
 
 
 def _compare(
-    network: str,
-    steps: int,
     treatment: Treatment,
     plain: dict[int, dict[str, Any]],
     lines: dict[int, dict[str, Any]],
@@ -95,8 +95,10 @@ def _compare(
     plains = [one["value"] for one in plain.values() if one["state"] == "finished"]
     finished = [line for line in lines.values() if line["state"] == "finished"]
     return Comparison(
-        network=network,
-        steps=steps,
+        network=any_line["network"],
+        steps=any_line["steps"],
+        version=any_line["version"],
+        data_crc32=any_line["data_crc32"],
         treatment=treatment,
         metric=any_line["metric"],
         higher_is_better=any_line["higher_is_better"],

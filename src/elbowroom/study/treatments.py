@@ -14,6 +14,8 @@ Rule = Literal["variance", "comet", "certified"]
 
 LEAST_BITS, MOST_BITS = 1, 8
 
+_NAMES = {"codec": get_args(Codec), "mode": get_args(Mode), "kind": CHOICES}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Treatment:
@@ -52,28 +54,22 @@ class Treatment:
                 word = "needs" if name in needed else "has no"
                 raise InvalidArgument(f"the method {self.method} {word} {name}, got {value!r}")
         if self.tolerance is not None:
-            _check_number("a tolerance", self.tolerance, zero=True)
+            _check_tolerance(self.tolerance)
         if self.rule is not None and self.rule not in get_args(Rule):
             raise InvalidArgument(
                 f"a rule is one of {', '.join(get_args(Rule))}, got {self.rule!r}"
             )
         if self.bound is not None:
-            _check_number("a bound", self.bound, zero=False)
-        if self.method == "batch" and self.bound is not None and self.bound >= 1:
-            raise InvalidArgument(f"a share of the batch is below 1, got {self.bound:g}")
+            if self.method == "batch":
+                _check_share(self.bound)
+            else:
+                check_bound(self.bound)
         if self.method == "fixed":
             self._check_fixed()
 
     def _check_fixed(self) -> None:
-        for name, choices in (
-            ("codec", get_args(Codec)),
-            ("mode", get_args(Mode)),
-            ("kind", CHOICES),
-        ):
-            if getattr(self, name) not in choices:
-                raise InvalidArgument(
-                    f"a {name} is one of {', '.join(choices)}, got {getattr(self, name)!r}"
-                )
+        for name in _NAMES:
+            check_name(name, getattr(self, name))
         assert self.bound is not None
         if (self.codec == "group") != (self.mode == "bits"):
             raise InvalidArgument(
@@ -135,7 +131,23 @@ def smaller(share: float) -> Treatment:
     return Treatment(method="batch", bound=share)
 
 
-def _check_number(what: str, value: float, *, zero: bool) -> None:
-    if not (math.isfinite(value) and (value >= 0 if zero else value > 0)):
-        positive = "finite and not negative" if zero else "finite and positive"
-        raise InvalidArgument(f"{what} must be {positive}, got {value!r}")
+def check_name(name: str, value: object) -> None:
+    """Refuse a codec, mode or kind that there is not."""
+    if value not in _NAMES[name]:
+        raise InvalidArgument(f"a {name} is one of {', '.join(_NAMES[name])}, got {value!r}")
+
+
+def check_bound(value: float) -> None:
+    """Refuse what is no bound of any mode."""
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidArgument(f"a bound must be finite and positive, got {value!r}")
+
+
+def _check_share(value: float) -> None:
+    if not 0 < value < 1:
+        raise InvalidArgument(f"a share of the batch must be above 0 and below 1, got {value:g}")
+
+
+def _check_tolerance(value: float) -> None:
+    if not 0 <= value <= 1:
+        raise InvalidArgument(f"a tolerance must be a share from 0 (exact) to 1, got {value!r}")

@@ -57,19 +57,27 @@ class _Desk:
         """Do one thing and say how it went."""
         try:
             if request["kind"] == "prepare":
-                self._task(request["network"], request["data"])
-                self._say("ready")
+                from elbowroom.study.trial import fingerprint
+
+                task = self._task(request["network"], request["data"])
+                self._say("ready", data_crc32=fingerprint(task))
             else:
                 self._run(request)
-        except (ElbowroomError, MemoryError) as error:
-            said = str(error) or "there was not enough memory"
-            self._say("error", error=type(error).__name__, said=said)
+        except ElbowroomError as error:
+            self._fail(error, str(error), lasting=True)
+        except MemoryError as error:
+            self._fail(error, str(error) or "there was not enough memory", lasting=False)
         except Exception as error:  # a cell that fails must not end the study
             import traceback
 
             traceback.print_exc()
-            said = f"{type(error).__name__}: {error}"
-            self._say("error", error=type(error).__name__, said=said)
+            self._fail(
+                error, f"{type(error).__name__}: {error}", lasting=not isinstance(error, OSError)
+            )
+
+    def _fail(self, error: Exception, said: str, *, lasting: bool) -> None:
+        """Say what failed, and whether it will fail each time."""
+        self._say("error", error=type(error).__name__, said=said, lasting=lasting)
 
     def _run(self, request: dict[str, Any]) -> None:
         from elbowroom.study.cells import Cell

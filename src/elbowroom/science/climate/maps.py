@@ -122,8 +122,8 @@ class DeepCAM(_Files):
             )
         if labels.shape != maps.shape[:2]:
             raise IncompatibleFormat(
-                f"climate/labels_0 of {path} must be of the size of its maps, {_say(maps.shape[:2])}"
-                f", got {_say(labels.shape)}"
+                f"climate/labels_0 of {path} must be of the size of its maps, "
+                f"{_say(maps.shape[:2])}, got {_say(labels.shape)}"
             )
         wanted = [CHANNELS.index(name) for name in self.channels]
         chosen = np.ascontiguousarray(maps[..., wanted].transpose(2, 0, 1))
