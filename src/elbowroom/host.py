@@ -22,6 +22,10 @@ _M_TRIM_THRESHOLD, _TRIM_BYTES = -1, 128 << 20
 _M_MMAP_THRESHOLD, _MMAP_BYTES = -3, 64 << 20
 
 
+# Of saved tensors a step, from which on holes in the heap are worth a look.
+TRIM_FROM_BYTES = 32 << 20
+
+
 def recycle_memory() -> bool:
     """Have glibc use memory again that it would give back, unless the user has decided.
 
@@ -39,3 +43,14 @@ def recycle_memory() -> bool:
         return False
     told = tell(_M_TRIM_THRESHOLD, _TRIM_BYTES), tell(_M_MMAP_THRESHOLD, _MMAP_BYTES)
     return told == (1, 1)
+
+
+def trim_heap() -> None:
+    """Give what is free in the heap back to the system.
+
+    Between steps hardly anything is in it but holes, and a heap with holes grows: what comes next
+    does not fit into them.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)

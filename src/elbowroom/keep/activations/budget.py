@@ -6,6 +6,7 @@ from collections.abc import Callable
 from torch import nn
 
 from elbowroom.errors import BudgetUnreachable
+from elbowroom.host import trim_heap
 from elbowroom.keep.activations.arrangement import (
     Arrangement,
     arrange,
@@ -18,7 +19,6 @@ from elbowroom.keep.activations.gauge import (
     Watch,
     device_of,
     return_freed_memory,
-    trim,
     use_small_pages,
     watch_of,
 )
@@ -111,7 +111,7 @@ class Budget:
         """What was lent is free again, and says nothing about other passes."""
         if self._is_lent:
             self._is_lent = False
-            trim()
+            trim_heap()
             self._gauge.reset()
 
     def next_pass(self, seconds: dict[str, float], *, is_watched: bool) -> None:

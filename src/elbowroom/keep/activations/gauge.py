@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from elbowroom.errors import InvalidArgument
+from elbowroom.host import trim_heap
 
 # Arguments of mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -186,14 +187,7 @@ def return_freed_memory(*, at_once: bool) -> None:
     size = 1 << 17 if at_once else 32 << 20
     library.mallopt(_M_MMAP_THRESHOLD, size)
     library.mallopt(_M_TRIM_THRESHOLD, 2 * size)
-    trim()
-
-
-def trim() -> None:
-    """Give what is free in the heap back to the system."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
+    trim_heap()
 
 
 def _status(field: bytes) -> int:

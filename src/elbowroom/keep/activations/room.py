@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from elbowroom.codec.opaque import opaque
-from elbowroom.host import recycle_memory
+from elbowroom.host import TRIM_FROM_BYTES, recycle_memory, trim_heap
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
 from elbowroom.keep.activations.compiled import Regions, attend
@@ -119,8 +119,7 @@ class Activations:
         self._seconds: dict[str, float] = {}
         self._has_compiled = False
         self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
-        if memory is None:
-            recycle_memory()
+        self._recycles = memory is None and recycle_memory()
 
     @property
     def ledger(self) -> Ledger:
@@ -221,6 +220,8 @@ class Activations:
         if not self._measuring:
             if self._budget is None and self._step > 0:
                 self._policy.adapt(self._tally.ratio)
+                if self._recycles and self._tally.saved_bytes > TRIM_FROM_BYTES:
+                    trim_heap()
             self._step += 1
             is_watched = is_due(self._step, self._refresh) or self._has_calmed()
             if self._budget is not None:
