@@ -42,7 +42,7 @@ def test_packed_values_are_unpacked_and_marked_ones_are_missing(model: str, tmp_
         file.createDimension("x", 4)
         field = file.createVariable("TS", "i2", ("x",), fill_value=-32768)
         field.scale_factor, field.add_offset = 0.01, 273.15
-        field[:] = np.ma.array([280.0, 290.0, 300.0, 1.0], mask=[0, 0, 0, 1])
+        field[:] = np.ma.array([280.0, 290.0, 300.0, 1.0], mask=[False, False, False, True])
         field = file.createVariable("PS", "f4", ("x",))
         field.missing_value = np.float32(1e20)
         field[:] = np.array([1.0, 1e20, 3.0, 4.0])

@@ -35,5 +35,9 @@ def test_bad_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     with pytest.raises(InvalidArgument, match="at least two symbols is needed, got 0"):
         read_text(tmp_path / "empty")
+    with pytest.raises(MissingData, match="nowhere is not there: check the name"):
+        read_text(tmp_path / "nowhere")
+    with pytest.raises(InvalidArgument, match="is a folder, and a file is needed"):
+        read_text(tmp_path)
     with pytest.raises(MissingData, match="run 'elbowroom data get shakespeare'"):
         load_text()

@@ -115,3 +115,9 @@ def test_half_of_the_images_are_mirrored() -> None:
     drawn, _ = task.draw(100, torch.Generator().manual_seed(0))
     assert drawn[:, 0, 0, 2].sum() + drawn[:, 0, 3, 2].sum() == 100
     assert 30 < float(drawn[:, 0, 0, 2].sum()) < 70
+
+
+def test_images_without_any_light_are_refused() -> None:
+    dark = Labelled(inputs=torch.zeros(4, 1, 3, 3), labels=torch.tensor([0.0, 1.0, 0.0, 1.0]))
+    with pytest.raises(InvalidArgument, match="all images for training are empty"):
+        training._scale(dark, dark)

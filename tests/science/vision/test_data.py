@@ -1,6 +1,8 @@
 """Images: digits, CIFAR-10 in both of its formats, folders, and what is said of bad files."""
 
+import struct
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
-from elbowroom.errors import BackendUnavailable, CorruptData, MissingData
-from elbowroom.science.vision import data
+from elbowroom.errors import (
+    BackendUnavailable,
+    CorruptData,
+    IncompatibleFormat,
+    InvalidArgument,
+    MissingData,
+)
+from elbowroom.science.vision import Images, data
 from elbowroom.science.vision.data import (
     load_cifar10,
     load_digits,
@@ -72,6 +80,16 @@ def test_a_partial_binary_file_is_found(tmp_path: Path) -> None:
         read_cifar_binary(tmp_path / "c")
 
 
+def test_torn_files_that_add_up_are_found(tmp_path: Path) -> None:
+    write_binary(tmp_path / "c")
+    one, two = (tmp_path / "c" / f"data_batch_{number}.bin" for number in (1, 2))
+    both = one.read_bytes() + two.read_bytes()
+    one.write_bytes(both[:5000])
+    two.write_bytes(both[5000:])
+    with pytest.raises(CorruptData, match=r"data_batch_1\.bin must hold whole records"):
+        read_cifar_binary(tmp_path / "c")
+
+
 def test_strips_are_rows_of_images(tmp_path: Path) -> None:
     images = np.random.default_rng(1).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
     Image.fromarray(images.reshape(5, 1024, 3)).save(tmp_path / "strip.png")
@@ -129,6 +147,37 @@ def test_bad_folders_and_files_are_told(folder: Path, tmp_path: Path) -> None:
     broken.write_bytes(broken.read_bytes()[:40])
     with pytest.raises(CorruptData, match=r"2\.png cannot be read as an image"):
         open_folder(folder, pixels=8).read(torch.tensor([5]))
+
+
+def write_huge_png(path: Path) -> None:
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        sum_ = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + sum_
+
+    header = struct.pack(">IIBBBBB", 30000, 30000, 8, 2, 0, 0, 0)
+    parts = (chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(bytes(9))), chunk(b"IEND", b""))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+
+def test_huge_images_and_folders_named_like_images(folder: Path) -> None:
+    (folder / "red" / "folder.png").mkdir()
+    assert len(open_folder(folder, pixels=8)) == 6
+    write_huge_png(folder / "red" / "9.png")
+    with pytest.raises(CorruptData, match=r"9\.png has more pixels than Pillow opens"):
+        open_folder(folder, pixels=8).read(torch.tensor([6]))
+
+
+def test_classes_must_be_those_of_training_and_at_least_two(folder: Path) -> None:
+    recipe = Images(data="folder", widths=(4,), blocks=1, pixels=8)
+    (folder.parent / "val").mkdir()
+    for name in ("blue", "green", ".cache"):
+        (folder.parent / "val" / name).mkdir()
+        Image.new("RGB", (8, 8)).save(folder.parent / "val" / name / "1.png")
+    with pytest.raises(IncompatibleFormat, match="has the class 'green', which training lacks"):
+        recipe.make_task(folder.parent)
+    (folder / "blue").rename(folder.parent / "blue")
+    with pytest.raises(InvalidArgument, match="at least two classes, each a subfolder, got 1"):
+        recipe.make_task(folder.parent)
 
 
 def test_without_pillow_its_need_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

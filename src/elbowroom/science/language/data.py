@@ -9,6 +9,7 @@ from torch import Tensor
 
 from elbowroom.errors import CorruptData, InvalidArgument
 from elbowroom.science.data import locate_first
+from elbowroom.science.files import require_file
 
 HELD_OUT_SHARE = 0.1
 
@@ -36,7 +37,7 @@ def read_text(*paths: Path) -> Text:
     parts: list[str] = []
     for path in paths:
         try:
-            parts.append(path.read_text(encoding="utf-8"))
+            parts.append(require_file(path).read_text(encoding="utf-8"))
         except UnicodeDecodeError as error:
             raise CorruptData(f"{path} is not UTF-8 from byte {error.start} on") from None
     return number(parts)

@@ -1,5 +1,7 @@
 """Events with labels: jet images, HIGGS rows, the ATLAS challenge, and files in their formats."""
 
+import warnings
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,8 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elbowroom.errors import BackendUnavailable, CorruptData, IncompatibleFormat
+from elbowroom.errors import (
+    BackendUnavailable,
+    CorruptData,
+    IncompatibleFormat,
+    InvalidArgument,
+)
 from elbowroom.science.data import locate
+from elbowroom.science.files import require_file
 from elbowroom.science.packages import need
 
 HIGGS_COLUMNS = 28
@@ -60,15 +68,33 @@ def load_higgsml(folder: Path | None = None) -> tuple[Labelled, Labelled]:
 
 
 def read_higgs_csv(path: Path, *, rows: int | None = None) -> Labelled:
-    """Read HIGGS as published: no heading, the label, then 28 columns; .gz is unpacked."""
+    """Read HIGGS as published: no heading, the label, then 28 columns; .gz is unpacked.
+
+    NaN stands for what is undefined; infinity is refused, since it would wipe out its column.
+    """
+    _check_count("rows", rows)
+    require_file(path)
     try:
-        table = np.loadtxt(path, delimiter=",", dtype=np.float32, max_rows=rows, ndmin=2)
-    except (ValueError, EOFError) as error:
-        raise CorruptData(f"{path} is not the HIGGS table or ends too early ({error})") from None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+            table = np.loadtxt(path, delimiter=",", dtype=np.float32, max_rows=rows, ndmin=2)
+    except (ValueError, EOFError, OSError, zlib.error) as error:
+        raise CorruptData(
+            f"{path} is not the HIGGS table, is damaged or ends too early ({error})"
+        ) from None
+    if not table.size:
+        raise IncompatibleFormat(f"{path} must have a row for every event, and has none")
     if table.shape[1] != 1 + HIGGS_COLUMNS:
         raise IncompatibleFormat(
             f"{path} must have a label and {HIGGS_COLUMNS} columns, got {table.shape[1]} in all"
         )
+    if np.isinf(table).any():
+        row, column = np.argwhere(np.isinf(table))[0]
+        raise CorruptData(
+            f"{path} must have finite numbers, got an infinite one in line {row + 1}, column "
+            f"{column + 1}"
+        )
+    _check_labels(path, "line", table[:, 0])
     return _label(table[:, 1:], table[:, 0])
 
 
@@ -79,6 +105,8 @@ def read_top_tagging(path: Path, *, jets: int | None = None) -> Labelled:
     values_block_0, and (ttv, is_signal_new) in values_block_1.
     """
     h5py = need("h5py", "reading HDF5 files")
+    _check_count("jets", jets)
+    require_file(path)
     try:
         with h5py.File(path) as file:
             table = _find_table(path, file)
@@ -90,17 +118,50 @@ def read_top_tagging(path: Path, *, jets: int | None = None) -> Labelled:
                 "import it first"
             ) from None
         raise CorruptData(f"{path} cannot be read ({error}): copy it again") from None
+    if not len(rows):
+        raise IncompatibleFormat(f"{path} must have a row for every jet, and has none")
     momenta = rows["values_block_0"][:, : 4 * CONSTITUENTS]
-    return _label(momenta.reshape(-1, CONSTITUENTS, 4), rows["values_block_1"][:, 1])
+    if not np.isfinite(momenta).all():
+        row = int(np.argwhere(~np.isfinite(momenta))[0, 0])
+        raise CorruptData(
+            f"values_block_0 of {path} must have finite momenta, got one of row {row} that is not"
+        )
+    labels = rows["values_block_1"][:, 1]
+    _check_labels(path, "values_block_1, row", labels, first=0)
+    return _label(momenta.reshape(-1, CONSTITUENTS, 4), labels)
 
 
 def _find_table(path: Path, file: Any) -> Any:
     table = file.get("table/table")
-    if table is None or not {"values_block_0", "values_block_1"} <= set(table.dtype.names or ()):
+    columns: Any = getattr(table, "dtype", None)
+    if table is None or not {"values_block_0", "values_block_1"} <= set(
+        getattr(columns, "names", None) or ()
+    ):
         raise IncompatibleFormat(f"{path} must hold the table /table/table of the reference set")
-    if table.dtype["values_block_0"].shape[0] < 4 * CONSTITUENTS:
-        raise IncompatibleFormat(f"{path} must hold {CONSTITUENTS} four-vectors a jet")
+    for name, least, what in (
+        ("values_block_0", 4 * CONSTITUENTS, f"{CONSTITUENTS} four-vectors a jet"),
+        ("values_block_1", 2, "ttv and is_signal_new of every jet"),
+    ):
+        kind = columns[name]
+        if len(kind.shape) != 1 or kind.shape[0] < least or kind.base.kind not in "iuf":
+            raise IncompatibleFormat(
+                f"{name} of {path} must hold {what}, {least} numbers or more, got {kind}"
+            )
     return table
+
+
+def _check_count(name: str, count: int | None) -> None:
+    if count is not None and count < 1:
+        raise InvalidArgument(f"{name} must be at least 1, or None for all, got {count}")
+
+
+def _check_labels(path: Path, where: str, labels: Any, *, first: int = 1) -> None:
+    wrong = np.flatnonzero(~np.isin(labels, (0, 1)))
+    if len(wrong):
+        raise IncompatibleFormat(
+            f"{path} must have labels 0 and 1, got {labels[wrong[0]]:g} in {where} "
+            f"{wrong[0] + first}"
+        )
 
 
 def _label(inputs: Any, labels: Any) -> Labelled:

@@ -83,6 +83,12 @@ class Events:
         steps=800, batch=128, learning_rate=2e-3, weight_decay=5e-2, climb=0.15
     )
 
+    def __post_init__(self) -> None:
+        if not 0 < self.held_out_share < 1:
+            raise InvalidArgument(
+                f"held_out_share must be above 0 and below 1, got {self.held_out_share!r}"
+            )
+
     def make_task(self, folder: Path | None = None) -> Task:
         """Read the rows."""
         if self.data == "csv":
@@ -142,7 +148,10 @@ def _draw(jets: Labelled, pixels: int) -> Labelled:
 
 def _scale(train: Labelled, held_out: Labelled) -> tuple[Labelled, Labelled]:
     """Compress the range of brightness; what is dark stays zero."""
-    mean = train.inputs[train.inputs > 0].mean()
+    lit = train.inputs[train.inputs > 0]
+    if not len(lit):
+        raise InvalidArgument("all images for training are empty: jets with momentum are needed")
+    mean = lit.mean()
 
     def dim(jets: Labelled) -> Labelled:
         return Labelled(inputs=torch.log1p(jets.inputs / mean), labels=jets.labels)

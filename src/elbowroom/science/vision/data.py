@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elbowroom.errors import CorruptData, MissingData
+from elbowroom.errors import CorruptData, IncompatibleFormat, MissingData
 from elbowroom.science.catalogue import examine_file, find_dataset
 from elbowroom.science.data import list_folders, locate, locate_first
 from elbowroom.science.packages import need
@@ -20,6 +20,7 @@ CIFAR_CLASSES = (
     *("dog", "frog", "horse", "ship", "truck"),
 )
 CIFAR_BINARY = "images/cifar-10-batches-bin"  # the original publication's format
+CIFAR_RECORD_BYTES = 3073  # a label, then 32 x 32 pixels in three colours
 DIGITS_TRAINING = 1400  # of 1797, in the order of the file
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"}
 
@@ -117,16 +118,24 @@ def read_cifar_binary(folder: Path) -> tuple[StoredImages, StoredImages]:
         raise MissingData(f"{folder} must hold data_batch_1.bin and further, and test_batch.bin")
 
     def read(paths: list[Path]) -> StoredImages:
-        stored = b"".join(path.read_bytes() for path in paths)
-        if not stored or len(stored) % 3073:
-            raise CorruptData(f"{paths[0]} and its like must hold records of 3073 bytes")
-        records = torch.frombuffer(bytearray(stored), dtype=torch.uint8).view(-1, 3073)
-        if int(records[:, 0].max()) > 9:
-            raise CorruptData(f"{paths[0]} has labels beyond the ten classes")
+        records = torch.cat([_read_records(path) for path in paths])
         pixels = records[:, 1:].reshape(-1, 3, 32, 32).contiguous()
         return StoredImages(pixels=pixels, labels=records[:, 0].long(), classes=CIFAR_CLASSES)
 
     return read(train), read(test)
+
+
+def _read_records(path: Path) -> Tensor:
+    stored = path.read_bytes()
+    if not stored or len(stored) % CIFAR_RECORD_BYTES:
+        raise CorruptData(
+            f"{path} must hold whole records of {CIFAR_RECORD_BYTES} bytes, got {len(stored)} "
+            "bytes: copy it again"
+        )
+    records = torch.frombuffer(bytearray(stored), dtype=torch.uint8).view(-1, CIFAR_RECORD_BYTES)
+    if int(records[:, 0].max()) > 9:
+        raise CorruptData(f"{path} has labels beyond the ten classes")
+    return records
 
 
 def load_digits(folder: Path | None = None) -> tuple[StoredImages, StoredImages]:
@@ -161,13 +170,22 @@ def open_folder(folder: Path, *, pixels: int, classes: tuple[str, ...] = ()) -> 
     """
     if not folder.is_dir():
         raise MissingData(f"{folder} is no folder: one with a subfolder for every class is needed")
-    classes = classes or tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
+    found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    found = [name for name in found if not name.startswith(".")]
+    unknown = [name for name in found if classes and name not in classes]
+    if unknown:
+        raise IncompatibleFormat(
+            f"{folder} has the class {unknown[0]!r}, which training lacks: both must have the same "
+            "subfolders"
+        )
+    classes = classes or tuple(found)
     paths: list[Path] = []
     labels: list[int] = []
     for number, name in enumerate(classes):
-        found = [p for p in sorted((folder / name).rglob("*")) if p.suffix.lower() in SUFFIXES]
-        paths += found
-        labels += [number] * len(found)
+        images = [p for p in sorted((folder / name).rglob("*")) if p.suffix.lower() in SUFFIXES]
+        images = [path for path in images if path.is_file()]
+        paths += images
+        labels += [number] * len(images)
     if not paths:
         raise MissingData(f"{folder} has no images in subfolders named after their classes")
     return FolderImages(
@@ -181,6 +199,12 @@ def _read_square(path: Path, pixels: int) -> Tensor:
     try:
         with image.open(path) as picture:
             square = ops.fit(picture.convert("RGB"), (pixels, pixels))
-    except OSError as error:
+    except image.DecompressionBombError:
+        raise CorruptData(
+            f"{path} has more pixels than Pillow opens ({image.MAX_IMAGE_PIXELS * 2:,}): make it "
+            "smaller or leave it out"
+        ) from None
+    except (OSError, SyntaxError, ValueError) as error:
+        # What Pillow raises of broken files differs from format to format.
         raise CorruptData(f"{path} cannot be read as an image ({error})") from None
     return torch.from_numpy(np.asarray(square).transpose(2, 0, 1).copy())

@@ -47,6 +47,11 @@ class Images:
             if folder is None:
                 raise InvalidArgument("a folder with the subfolders train and val must be given")
             train = open_folder(folder / "train", pixels=self.pixels)
+            if len(train.classes) < 2:
+                raise InvalidArgument(
+                    f"{folder / 'train'} must have at least two classes, each a subfolder, got "
+                    f"{len(train.classes)}"
+                )
             held_out = open_folder(folder / "val", pixels=self.pixels, classes=train.classes)
             return classify(train, held_out, margin=self.pixels // 8, mirror=True)
         if self.data == "digits":
