@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elbowroom.cli.contender import NO_MEMORY, Settings
-from elbowroom.cli.contest import run_alone
+from elbowroom.cli.contender import PACE
+from elbowroom.cli.demo_folder import held
 from elbowroom.report import read_run
+from elbowroom.report.model import Contender
 
 from .conftest import Command
 
@@ -55,7 +57,29 @@ def test_both_train_alike_and_only_one_keeps_less(facts: dict[str, Any], folder:
 def test_time_that_is_up_ends_both_at_the_same_step(facts: dict[str, Any]) -> None:
     steps = {contender["steps"] for contender in facts["contenders"].values()}
     assert len(steps) == 1 and 1 <= steps.pop() < 5000
-    assert facts["state"] == "finished" and "time was up" in facts["note"]
+    assert facts["state"] == "stopped" and "time was up" in facts["note"]
+
+
+def test_the_reading_is_of_the_step_that_was_really_the_last(
+    facts: dict[str, Any], folder: Path
+) -> None:
+    room = read_run(folder).find("elbowroom")
+    assert room is not None
+    (reading,) = room.readings
+    assert reading.step == len(room.steps) < 5000
+    # One prediction everywhere: that of the batches which were measured.
+    assert facts["contenders"]["elbowroom"]["gradient_error"] == reading.predicted
+    assert facts["contenders"]["elbowroom"]["tolerance"] == 0.1
+    assert facts["contenders"]["plain"]["tolerance"] is None
+
+
+def test_chart_ledger_and_tile_are_of_the_same_step(folder: Path) -> None:
+    """The gradients that are compared at the end take passes of their own."""
+    room = read_run(folder).find("elbowroom")
+    assert room is not None and room.timeline is not None
+    assert room.timeline.step == len(room.steps)
+    held = accumulate(moment.held_bytes for moment in room.timeline.moments)
+    assert max(held) == room.kept_bytes == sum(row.kept_bytes for row in room.rows)
 
 
 def test_memory_is_each_process_s_own(facts: dict[str, Any]) -> None:
@@ -68,7 +92,8 @@ def test_the_report_is_there_and_says_how_to_repeat_it(facts: dict[str, Any], fo
     assert facts["report"] == str(folder / "report.html")
     page = Path(facts["report"]).read_text(encoding="utf-8")
     assert "elbowroom demo --quick --steps 5000" in page
-    assert "finished" in page
+    assert ">stopped by time<" in page and "IoU: of the cells" in page
+    assert "<dt>tolerance</dt><dd>none</dd>" in page and "<dt>instruction set</dt>" in page
 
 
 @linux
@@ -78,7 +103,7 @@ def test_a_narrow_terminal_and_a_full_disk(command: Command, tmp_path: Path) -> 
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "run.jsonl").write_text("")
-    (folder / "report.html.part").symlink_to("/dev/full")
+    (folder / "report.html").symlink_to("/dev/full")
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [*MAIN, *QUICK, "--out", str(folder)],
@@ -96,9 +121,12 @@ def test_a_narrow_terminal_and_a_full_disk(command: Command, tmp_path: Path) -> 
     text = shown.decode(errors="replace").replace("\r", "")
     assert "could not be written" in text and f"elbowroom report {folder}" in text
     table = [line.rstrip() for line in text.splitlines()]
-    for name in ("peak memory", "saved bytes", "step time", "IoU", "gradient error"):
-        (line,) = [line for line in table if line.startswith(name)]
-        assert len(line) <= 40 and len(line.split()) >= 3
+    for name in ("peak memory", "saved bytes", "step time", "IoU", "gradient error", "  tolerance"):
+        lines = [line for line in table if line.startswith(name) and not line.startswith("IoU:")]
+        assert len(lines) == 1 and len(lines[0]) <= 40 and len(lines[0].split()) >= 3
+    ending = command("report", folder)
+    assert ending.code == 1 and "make room" in ending.err and ending.err.count("\n") == 1
+    (folder / "report.html").unlink()
     assert command("report", folder).code == 0
 
 
@@ -118,8 +146,27 @@ def test_a_loss_that_is_not_finite_ends_in_a_sentence(command: Command, tmp_path
     assert "was not finite" in page
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("--learning-rate", value) for value in ("0", "-1", "nan", "inf")),
+        ("--seconds", "nan"),
+        ("--seed", str(2**64)),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_before_anything_starts(
+    command: Command, tmp_path: Path, option: str, value: str
+) -> None:
+    ending = command(*QUICK, option, value, "--out", tmp_path / "run")
+    assert ending.code == 2 and option in ending.err
+    assert not (tmp_path / "run").exists()
+
+
 @linux
-def test_interrupted_it_leaves_a_report_of_what_there_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_leaves_a_report_of_what_there_was(
+    tmp_path: Path, number: int, code: int
+) -> None:
     folder = tmp_path / "run"
     process = subprocess.Popen(
         [*MAIN, *LONG, "--out", str(folder)],
@@ -134,15 +181,65 @@ def test_interrupted_it_leaves_a_report_of_what_there_was(tmp_path: Path) -> Non
         if len(files) == 3 and all(len(c.steps) > 2 for c in read_run(folder).contenders):
             break
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
+    assert (folder / PACE).exists()
+    os.killpg(process.pid, number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
+    assert not (folder / PACE).exists()
     assert "interrupted" in err and "report.html" in err and "Traceback" not in err
     assert "peak memory" in out
     run = read_run(folder)
     assert run.state == "interrupted"
     assert {contender.state for contender in run.contenders} == {"interrupted"}
     assert "interrupted" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+@linux
+def test_a_training_that_is_killed_ends_in_a_sentence(tmp_path: Path) -> None:
+    """The other one must not wait for it."""
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [*MAIN, *LONG, "--seconds", "2", "--out", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if any(c.name == "plain" and c.steps for c in _glance(folder)):
+            break
+        time.sleep(0.05)
+    os.kill(_child_of(process.pid, '"plain"'), signal.SIGKILL)
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 1
+    assert "the training 'plain' was killed (signal 9), perhaps for want of memory" in err
+    assert "Traceback" not in err and "peak memory" in out
+    run = read_run(folder)
+    assert run.state == "failed" and "signal 9" in run.note
+
+
+def _glance(folder: Path) -> tuple[Contender, ...]:
+    return read_run(folder).contenders if list(folder.glob("*.jsonl")) else ()
+
+
+def _child_of(parent: int, word: str) -> int:
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (path / "stat").read_text().rpartition(")")[2].split()
+            words = (path / "cmdline").read_text()
+        except OSError:
+            continue  # it has gone meanwhile
+        if int(status[1]) == parent and word in words:
+            return int(path.name)
+    raise AssertionError(f"no process {word} was found")
+
+
+@linux
+def test_a_second_demo_is_kept_out(command: Command, tmp_path: Path) -> None:
+    with held(tmp_path / "run"):
+        ending = command(*QUICK, "--out", tmp_path / "run")
+    assert ending.code == 2 and "another demo is at work" in ending.err
+    assert not list((tmp_path / "run").iterdir())
 
 
 def test_a_folder_of_something_else_is_left_alone(command: Command, tmp_path: Path) -> None:
@@ -152,19 +249,3 @@ def test_a_folder_of_something_else_is_left_alone(command: Command, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     ending = command(*QUICK, "--out", tmp_path / "thesis.tex")
     assert ending.code == 2 and "is a file" in ending.err
-
-
-@linux
-def test_what_plain_training_cannot_do_under_a_limit(tmp_path: Path) -> None:
-    usual: dict[str, Any] = {"steps": 1, "batch": 6, "rows": 96}
-    plain = Settings(name="plain", label="plain", **usual)
-    ending, free = run_alone(tmp_path / "free", plain)
-    assert ending.code == 0 and free is not None and free.memory is not None
-    limit = int(0.6 * free.memory.above_bytes)
-    tight = Settings(name="plain", label="plain", limit_bytes=limit, **usual)
-    ending, refused = run_alone(tmp_path / "tight", tight)
-    assert ending.code == NO_MEMORY and refused is not None
-    assert "out of memory in step 1" in refused.note and refused.steps == ()
-    room = Settings(name="room", label="room", tolerance=0.1, limit_bytes=limit, **usual)
-    ending, finished = run_alone(tmp_path / "room", room)
-    assert ending.code == 0 and finished is not None and len(finished.steps) == 1

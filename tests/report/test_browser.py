@@ -126,7 +126,7 @@ def test_the_ledger_is_sorted_by_keyboard(page: Page, report: Path) -> None:
         found = column(page, 6)
         assert found == sorted(found, reverse=ordering == "descending")
     assert page.run("document.querySelectorAll('#ledger th[aria-sort]').length") == 1
-    assert "kept" in page.run("document.getElementById('sorted').textContent")
+    assert "kept" in page.run("document.querySelector('.sorted').textContent")
 
 
 def test_tab_reaches_the_scale_the_headings_and_the_tables(page: Page, report: Path) -> None:

@@ -11,13 +11,13 @@ import re
 import signal
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from elbowroom.keep.activations import Activations
     from elbowroom.keep.activations.ledger import Reading
@@ -29,11 +29,14 @@ GLANCE_S = 0.05
 
 FOREVER = 2**31
 AHEAD = 2  # steps that one may be ahead of the other
-COMPARED = 4  # batches whose gradient is computed with and without compression
+COMPARED = 8  # batches whose gradient is computed with and without compression
+
+METER_OFF = "off in the demo, since it would be the peak of memory"
 
 NO_MEMORY = 3  # exit codes
 DIVERGED = 4
 NO_ROOM_ON_DISK = 5
+NO_LIMIT = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +64,12 @@ class Enough(Exception):
     """Time is up."""
 
 
-def train(folder: Path, settings: Settings) -> int:
-    """Train as told, and return the exit code."""
+class Unlimited(Exception):
+    """The limit cannot be set; the text says why."""
+
+
+def train(folder: Path, settings: Settings, parent: int) -> int:
+    """Train as told while that process is there to look after it, and return the exit code."""
     import torch
 
     from elbowroom.keep.activations import Activations
@@ -110,24 +117,37 @@ def train(folder: Path, settings: Settings) -> int:
     def tell(step: int, loss: float) -> None:
         return_freed_memory(at_once=True)
         recorder.step(loss)
+        _stay_with(parent)
         if settings.is_paced:
             _keep_pace(folder / PACE, step, parent)
             recorder.pause()
 
     judged = replace(task, score=score)
-    parent = os.getppid()
+    ending = "finished"
     try:
-        result = fit(
-            network,
-            judged,
-            recipe.schedule,
-            seed=settings.seed,
-            optimizer=optimizer,
-            room=recorder,
-            tell=tell,
-        )
-    except Enough:
-        score(network)
+        try:
+            result = fit(
+                network,
+                judged,
+                recipe.schedule,
+                seed=settings.seed,
+                optimizer=optimizer,
+                room=recorder,
+                tell=tell,
+            )
+        except Enough:
+            score(network)
+            ending = "stopped"
+        else:
+            if result.diverged_at is not None:
+                step = result.diverged_at + 1
+                said = f"the loss of step {step} was not finite, so it ended there"
+                recorder.end("failed", said)
+                return DIVERGED
+        if room is not None and settings.limit_bytes is None:
+            recorder.tell("measuring gradients")
+            reading = compare_gradients(network, task, room, settings, recorder.steps)
+            recorder.note_ledger([reading])
     except KeyboardInterrupt:
         recorder.end("interrupted", f"interrupted after {recorder.steps} steps")
         return 130
@@ -136,46 +156,56 @@ def train(folder: Path, settings: Settings) -> int:
             raise
         recorder.end("failed", f"out of memory in step {recorder.steps + 1}: {_reason(error)}")
         return NO_MEMORY
-    else:
-        if result.diverged_at is not None:
-            said = f"the loss of step {result.diverged_at + 1} was not finite, so it ended there"
-            recorder.end("failed", said)
-            return DIVERGED
-    if room is not None and settings.limit_bytes is None:
-        reading = compare_gradients(network, task, room, settings)
-        recorder.note_ledger([reading])
-    recorder.end()
+    recorder.end(ending)
     return 0
 
 
 def compare_gradients(
-    network: "nn.Module", task: "Task", room: "Activations", settings: Settings
+    network: "nn.Module", task: "Task", room: "Activations", settings: Settings, step: int
 ) -> "Reading":
-    """Compute gradients of a few new batches twice, and set their error against their variance."""
+    """Compute gradients of a few new batches twice, and set their error against their variance.
+
+    The prediction is of the same batches: their mean, as the error is.
+    """
     import torch
 
     from elbowroom.keep.activations.ledger import Reading
 
     draws = torch.Generator().manual_seed(settings.seed + 1)
-    total = torch.zeros(sum(p.numel() for p in network.parameters()))
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    sums = [torch.zeros_like(p) for p in parameters]
     squares = errors = predicted = 0.0
     for _ in range(COMPARED):
         inputs, targets = task.draw(settings.batch, draws)
-        found = []
-        for inside in (nullcontext(), room):
-            network.zero_grad()
-            with inside:
-                loss = task.loss(network(inputs), targets)
-            loss.backward()
-            found.append(torch.cat([p.grad.flatten() for p in network.parameters()]))  # type: ignore
-        predicted = max(predicted, room.ledger.gradient_error)
-        errors += float((found[1] - found[0]).square().sum())
-        squares += float(found[0].square().sum())
-        total += found[0]
+        _differentiate(network, task, inputs, targets, nullcontext())
+        plain = [p.grad for p in parameters]
+        _differentiate(network, task, inputs, targets, room)
+        predicted += room.ledger.gradient_error
+        for total, before, parameter in zip(sums, plain, parameters, strict=True):
+            if before is None or parameter.grad is None:
+                continue
+            total += before
+            squares += float(before.square().sum())
+            errors += float(before.sub_(parameter.grad).square().sum())
     network.zero_grad()
-    variance = (squares - float(total.square().sum()) / COMPARED) / (COMPARED - 1)
+    between = squares - sum(float(total.square().sum()) for total in sums) / COMPARED
+    variance = between / (COMPARED - 1)
     measured = errors / COMPARED / variance if variance > 0 else 0.0
-    return Reading(step=settings.steps, predicted=predicted, measured=measured)
+    return Reading(step=step, predicted=predicted / COMPARED, measured=measured)
+
+
+def _differentiate(
+    network: "nn.Module",
+    task: "Task",
+    inputs: "Tensor",
+    targets: "Tensor",
+    inside: AbstractContextManager[object],
+) -> None:
+    """Leave new gradients in the parameters; who holds the old ones keeps them."""
+    network.zero_grad(set_to_none=True)
+    with inside:
+        loss = task.loss(network(inputs), targets)
+    loss.backward()
 
 
 def make_recipe(settings: Settings) -> "DeepRain":
@@ -190,7 +220,9 @@ def make_recipe(settings: Settings) -> "DeepRain":
         steps=settings.steps,
         batch=settings.batch,
         score_every=settings.score_every,
-        learning_rate=settings.learning_rate or recipe.schedule.learning_rate,
+        learning_rate=recipe.schedule.learning_rate
+        if settings.learning_rate is None
+        else settings.learning_rate,
     )
     return replace(recipe, schedule=schedule)
 
@@ -199,10 +231,16 @@ def limit_memory(nbytes: int) -> None:
     """From now on the operating system refuses data beyond so many bytes more than there is."""
     import resource
 
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmData:"):
-            limit = int(line.split()[1]) * 1024 + nbytes
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (there,) = (int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = there + nbytes
+    if most != resource.RLIM_INFINITY and most < limit:
+        raise Unlimited(
+            f"the system already allows data of no more than {most / 1e6:.0f} MB, and the limit "
+            f"would be {limit / 1e6:.0f} MB: raise that first (ulimit -Hd)"
+        )
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _warm_up(recipe: "DeepRain", task: "Task", network: "nn.Module") -> None:
@@ -229,9 +267,13 @@ def _keep_pace(path: Path, step: int, parent: int) -> None:
             raise Enough
         if step < until:
             return
-        if os.getppid() != parent:
-            raise KeyboardInterrupt  # nobody is left who would tell
+        _stay_with(parent)
         time.sleep(GLANCE_S)
+
+
+def _stay_with(parent: int) -> None:
+    if os.getppid() != parent:
+        raise KeyboardInterrupt  # nobody is left who would tell
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -256,20 +298,25 @@ def _facts(settings: Settings, network: "nn.Module") -> dict[str, object]:
         "batch": settings.batch,
         "seed": settings.seed,
         "threads": 1,
-        "tolerance": "plain" if settings.tolerance is None else settings.tolerance,
+        "tolerance": "none" if settings.tolerance is None else settings.tolerance,
+        **({} if settings.tolerance is None else {"meter": METER_OFF}),
         "allocator": "freed blocks of 1 MiB and more go back to the system at once",
     }
 
 
 def main() -> None:
-    """Take folder and settings from the command line."""
+    """Take folder, settings and the process that started this one from the command line."""
     # Interrupted and ended alike: what was recorded gets its end.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder, settings = Path(sys.argv[1]), Settings(**json.loads(sys.argv[2]))
     try:
-        sys.exit(train(folder, settings))
+        _stay_with(parent := int(sys.argv[3]))
+        sys.exit(train(folder, settings, parent))
     except KeyboardInterrupt:
         sys.exit(130)
+    except Unlimited as error:
+        print(error, file=sys.stderr)
+        sys.exit(NO_LIMIT)
     except OSError as error:
         print(f"{error.strerror or error}: {error.filename or folder}", file=sys.stderr)
         sys.exit(NO_ROOM_ON_DISK)

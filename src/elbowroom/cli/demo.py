@@ -1,11 +1,13 @@
 """The verb `demo`: one network trained twice, plainly and in a third of the memory."""
 
 import json
+import math
 import shlex
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from elbowroom.cli.contender import Settings
-    from elbowroom.report.model import Attempt, Run
+    from elbowroom.report.model import Run
     from elbowroom.report.writing import Writer
 
 FOLDER = Path("elbowroom-demo")
@@ -22,8 +24,11 @@ TOLERANCE = 0.1
 LARGER = 2  # times the batch, in the same memory
 HEADROOM = 1.15  # of the limit over what plain training took at the usual batch
 LIMITED_STEPS = 2
+BROKEN = ("failed", "interrupted")  # also when somebody has interrupted one training alone
 
 TITLE = "Extreme rain, trained plainly and in less memory"
+NAMES = ("plain", "elbowroom")
+MOST_SEED = 2**32 - 1
 ABOUT = (
     "A U-Net learns from CESM Large Ensemble fields which cells of the globe have extreme rain. "
     "Both trainings have the same seed, batches and number of steps, one thread and a process of "
@@ -40,14 +45,19 @@ def demo(
     seconds: Annotated[
         float, typer.Option(min=1, help="Both stop at the same step when these are over.")
     ] = SECONDS,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights and batches, for both.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MOST_SEED, help="Of weights and batches, for both.")
+    ] = 0,
     learning_rate: Annotated[float | None, typer.Option(help="Instead of the usual.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Narrow maps, a small network: does it run?")
     ] = False,
     limited: Annotated[
         bool,
-        typer.Option("--limited/--no-limited", help="Also train a larger batch under a limit."),
+        typer.Option(
+            "--limited/--no-limited",
+            help="Also train a larger batch under a limit; not with --quick.",
+        ),
     ] = True,
     codec: Annotated[
         bool, typer.Option("--codec", help="The codec alone, on fields and activations.")
@@ -60,6 +70,7 @@ def demo(
 
         show_codec(quick=quick, as_json=as_json)
         return
+    _check(seconds, learning_rate)
     from elbowroom.cli.contender import Settings
 
     shared: dict[str, Any] = {"steps": steps, "batch": batch, "seed": seed}
@@ -67,10 +78,28 @@ def demo(
     if quick:
         shared |= {"rows": 32}
     both = [
-        Settings(name="plain", label="plain", **shared),
-        Settings(name="elbowroom", label="elbowroom", tolerance=TOLERANCE, **shared),
+        Settings(name=name, label=name, tolerance=tolerance, **shared)
+        for name, tolerance in zip(NAMES, (None, TOLERANCE), strict=True)
     ]
-    _contest(out, both, seconds=seconds, limited=limited, as_json=as_json)
+    from elbowroom.cli.demo_folder import held
+
+    with held(out):
+        # What --quick trains takes less memory than the allocator's own habits: a limit on it
+        # would tell of these.
+        _contest(out, both, seconds=seconds, limited=limited and not quick, as_json=as_json)
+
+
+def _check(seconds: float, learning_rate: float | None) -> None:
+    """Refuse what typer lets through, before anything is started."""
+    from elbowroom.errors import InvalidArgument
+
+    if math.isnan(seconds):
+        raise InvalidArgument("--seconds must be a number from 1 on, got nan: try 110")
+    if learning_rate is not None and not 0 < learning_rate < math.inf:
+        raise InvalidArgument(
+            f"--learning-rate must be a positive number, got {learning_rate}: leave it out for the "
+            "usual one"
+        )
 
 
 def _contest(
@@ -78,15 +107,17 @@ def _contest(
 ) -> None:
     from elbowroom.bench.machine import describe
     from elbowroom.cli.contest import check, compete
+    from elbowroom.cli.demo_folder import clear
+    from elbowroom.cli.demo_table import TERMS, print_run, summarize
     from elbowroom.cli.progress import show_progress
     from elbowroom.report.reading import read_run
     from elbowroom.report.writing import Writer
 
     begin = time.monotonic()
-    _prepare(out)
+    clear(out, TITLE, NAMES)
     header = {
         "title": TITLE,
-        "about": ABOUT,
+        "about": f"{ABOUT} {TERMS}",
         "command": f"elbowroom {shlex.join(sys.argv[1:])}"
         if sys.argv[1:2] == ["demo"]
         else "elbowroom demo",
@@ -97,48 +128,33 @@ def _contest(
             endings = compete(out, both, seconds=seconds, look=look)
         run = read_run(out)
         check(endings, run)
-        notes = [f"{c.label}: {c.note}" for c in run.contenders if c.state == "failed"]
+        notes = [f"{c.label}: {c.note}" for c in run.contenders if c.state in BROKEN]
         done = min(len(contender.steps) for contender in run.contenders)
         if notes:
             writer.end("failed", "; ".join(notes))
         else:
+            is_late = done < both[0].steps
+            told = [f"time was up after {done} of {both[0].steps} steps"] if is_late else []
             if limited:
-                _try_limit(out, both, run, writer, hidden=as_json)
-            late = f"time was up after {done} of {both[0].steps} steps"
-            writer.end("finished", late if done < both[0].steps else "")
+                told += _try_limit(out, both, run, writer, hidden=as_json)
+            writer.end("stopped" if is_late else "finished", "; ".join(told))
     run = read_run(out)
     page = _write_page(run, out)
     if as_json:
-        facts = {"seconds": time.monotonic() - begin, "report": str(page or ""), **_summary(run)}
+        facts = {"seconds": time.monotonic() - begin, "report": str(page or ""), **summarize(run)}
         typer.echo(json.dumps(facts, indent=2, allow_nan=False))
     else:
-        _print(run, page, time.monotonic() - begin)
+        print_run(run, page, time.monotonic() - begin)
     if run.state == "failed":
         typer.echo(f"elbowroom: {run.note}", err=True)
     if run.state == "failed" or page is None:
         raise typer.Exit(1)
 
 
-def _prepare(out: Path) -> None:
-    """Clear what an earlier demo has left, and nothing else."""
-    import shutil
-
-    from elbowroom.errors import InvalidArgument
-
-    if out.exists() and not out.is_dir():
-        raise InvalidArgument(f"{out} is a file, and a folder is needed: name another with --out")
-    if out.is_dir() and any(out.iterdir()) and not (out / "run.jsonl").is_file():
-        raise InvalidArgument(
-            f"the folder {out} holds something else than a run: name another with --out"
-        )
-    for path in out.glob("*.jsonl"):
-        path.unlink()
-    shutil.rmtree(out / "limited", ignore_errors=True)
-
-
 @contextmanager
 def _reported(out: Path, writer: "Writer", as_json: bool) -> Iterator[None]:
     """Whatever happens, what was measured until then can be seen."""
+    from elbowroom.cli.demo_table import print_run
     from elbowroom.errors import ElbowroomError
     from elbowroom.report.reading import read_run
 
@@ -156,8 +172,15 @@ def _reported(out: Path, writer: "Writer", as_json: bool) -> Iterator[None]:
         where = f"what was measured until then: {page}" if page else "there is no report"
         typer.echo(f"elbowroom: {said}; {where}", err=True)
         if not as_json and any(contender.steps for contender in run.contenders):
-            _print(run, page, None)
-        raise typer.Exit(130 if ended else 1) from None
+            print_run(run, page, None)
+        raise typer.Exit(_code_of(error)) from None
+
+
+def _code_of(error: BaseException) -> int:
+    """As shells have it: 130 after Ctrl-C, and what another signal's handler says, such as 143."""
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
 def _write_page(run: "Run", out: Path) -> Path | None:
@@ -176,13 +199,17 @@ def _write_page(run: "Run", out: Path) -> Path | None:
 
 def _try_limit(
     out: Path, both: "list[Settings]", run: "Run", writer: "Writer", *, hidden: bool
-) -> None:
-    """Train a batch that is too large for plain training under a real limit of memory."""
+) -> list[str]:
+    """Train a batch that is too large for plain training under a real limit of memory.
+
+    Returns what has to be said about it.
+    """
+    from elbowroom.cli.demo_folder import LIMITED
     from elbowroom.cli.limits import try_limits
 
     plain = run.find("plain")
     if plain is None or plain.memory is None or not sys.platform.startswith("linux"):
-        return
+        return []
     limit = int(plain.memory.above_bytes * HEADROOM)
     if not hidden:
         typer.echo(
@@ -190,84 +217,7 @@ def _try_limit(
             f"plain training took: batches of {both[0].batch} and {LARGER * both[0].batch}",
             err=True,
         )
-    for attempt in try_limits(out / "limited", both, limit, larger=LARGER, steps=LIMITED_STEPS):
-        writer.append("attempt", **_fields(attempt))
-
-
-def _fields(attempt: "Attempt") -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(attempt)
-
-
-def _summary(run: "Run") -> dict[str, Any]:
-    """The figures of the table, for programs."""
-    contenders = {
-        c.name: {
-            "state": c.state,
-            "note": c.note,
-            "steps": len(c.steps),
-            "peak_bytes": c.memory.above_bytes if c.memory else None,
-            "baseline_bytes": c.memory.baseline_bytes if c.memory else None,
-            "saved_bytes": c.saved_bytes,
-            "kept_bytes": c.kept_bytes,
-            "step_s": c.step_s,
-            "loss": c.steps[-1].loss if c.steps else None,
-            "score": {
-                "name": c.score.name,
-                "value": c.score.value,
-                **{"baselines": dict(c.score.baselines)},
-            }
-            if c.score
-            else None,
-            "gradient_error": c.gradient_error,
-            "measured_gradient_error": c.readings[-1].measured if c.readings else None,
-        }
-        for c in run.contenders
-    }
-    attempts = [_fields(attempt) for attempt in run.attempts]
-    return {"state": run.state, "note": run.note, "contenders": contenders, "attempts": attempts}
-
-
-def _print(run: "Run", page: Path | None, seconds: float | None) -> None:
-    from elbowroom.cli.tables import make_console, print_table
-    from elbowroom.report.wording import say_bytes, say_number, say_seconds
-
-    contenders = run.contenders
-    name = next((c.score.name for c in contenders if c.score), "score")
-    lines = [
-        [
-            "peak memory",
-            *(say_bytes(c.memory.above_bytes if c.memory else None) for c in contenders),
-        ],
-        ["saved bytes", *(say_bytes(c.kept_bytes) for c in contenders)],
-        ["step time", *(say_seconds(c.step_s) for c in contenders)],
-        ["loss", *(say_number(c.steps[-1].loss if c.steps else None, 4) for c in contenders)],
-        [name, *(say_number(c.score.value if c.score else None, 4) for c in contenders)],
-        ["gradient error", *(say_number(c.gradient_error) for c in contenders)],
-        [
-            "  as measured",
-            *(say_number(c.readings[-1].measured if c.readings else None) for c in contenders),
-        ],
-        ["steps", *(str(len(c.steps)) for c in contenders)],
-    ]
-    console = make_console()
-    print_table(["", *(c.label for c in contenders)], lines)
-    console.print()
-    baselines = next((c.score.baselines for c in contenders if c.score), {})
-    for simple, value in baselines.items():
-        console.print(f"For comparison, {simple} reaches {name} {value:.4g}.")
-    console.print(
-        "Peak memory is the process's high-water mark above where it stood before the first step; "
-        "gradient error is a share of the gradient's own variance."
-    )
-    for attempt in run.attempts:
-        console.print(
-            f"Limit {say_bytes(attempt.limit_bytes)}, {attempt.label}: "
-            f"{'finished' if attempt.finished else 'did not finish'}, {attempt.said}"
-        )
-    if run.note and run.state == "finished":
-        console.print(f"Note: {run.note}.")
-    if page is not None:
-        took = f" ({seconds:.0f} s)" if seconds is not None else ""
-        console.print(f"Report: {page}{took}")
+    trial = try_limits(out / LIMITED, both, limit, larger=LARGER, steps=LIMITED_STEPS)
+    for attempt in trial.attempts:
+        writer.append("attempt", **asdict(attempt))
+    return [trial.note] if trial.note else []

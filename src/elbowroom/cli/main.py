@@ -1,5 +1,7 @@
 """Entry point of the `elbowroom` command."""
 
+import io
+import os
 import signal
 import sys
 from importlib import import_module
@@ -18,6 +20,7 @@ VERBS = ("demo", "run", "report", "study", "encode", "decode", "inspect", "bench
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
+EXIT_INTERRUPTED = 130
 
 
 class _Verbs(TyperGroup):
@@ -67,12 +70,20 @@ def main(words: list[str] | None = None) -> None:
     """Run the command line; expected failures become one sentence and an exit code."""
     if words is None:
         words = sys.argv[1:]
+        _open_streams()
         # A script that is run has signals to itself.
         for number in () if words[:1] == ["run"] else (signal.SIGTERM, signal.SIGHUP):
             # As an exception, so that files written aside are removed on the way out.
             signal.signal(number, lambda caught, _: sys.exit(128 + caught))
     try:
         build(words)(args=words, prog_name="elbowroom")
+    except KeyboardInterrupt:
+        _fail(KeyboardInterrupt("interrupted"), EXIT_INTERRUPTED)
+    except SystemExit as end:
+        # typer ends without a word where a verb has not seen to it.
+        if isinstance(getattr(end.__context__, "__cause__", None), KeyboardInterrupt):
+            _fail(KeyboardInterrupt("interrupted"), EXIT_INTERRUPTED)
+        raise
     except CorruptData as error:
         _fail(CorruptData(f"{error}; fetch the file again, or make it anew"), EXIT_REFUSED)
     except ElbowroomError as error:
@@ -85,6 +96,16 @@ def main(words: list[str] | None = None) -> None:
         _fail(error, EXIT_FAILED)
 
 
-def _fail(error: Exception, code: int) -> None:
+def _open_streams() -> None:
+    """Let nothing that is said fail: neither for want of a stream nor of a character."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed from outside
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _fail(error: BaseException, code: int) -> None:
     typer.echo(f"elbowroom: {error}", err=True)
     sys.exit(code)

@@ -11,6 +11,8 @@ from elbowroom.report.wording import say_bytes, say_number, say_seconds
 LINE_EVERY_S = 10.0
 NARROW = 70  # columns below which there is no room for bars
 
+_SAID = {"finished": "done", "stopped": "time is up"}
+
 Look = Callable[[Run], None]
 
 
@@ -27,7 +29,11 @@ def show_progress(labels: Sequence[str], steps: int, *, hidden: bool) -> Iterato
 
 
 def describe(contender: Contender) -> str:
-    """Loss, memory and time, in a few words."""
+    """Loss, memory and time in a few words, or what it does when its steps are over."""
+    if contender.state != "running":
+        return _SAID.get(contender.state, contender.state)
+    if contender.doing:
+        return contender.doing
     loss = contender.steps[-1].loss if contender.steps else None
     peak = contender.memory.above_bytes if contender.memory else None
     return (
@@ -37,6 +43,7 @@ def describe(contender: Contender) -> str:
 
 def _make_lines(steps: int) -> Look:
     last = [time.monotonic()]
+    said: dict[str, str] = {}
     print(f"training {steps} steps, plainly and with elbowroom", file=sys.stderr, flush=True)
 
     def look(run: Run) -> None:
@@ -45,7 +52,9 @@ def _make_lines(steps: int) -> Look:
         last[0] = time.monotonic()
         for contender in run.contenders:
             told = f"{contender.label}: step {len(contender.steps)}/{steps}  {describe(contender)}"
-            print(told, file=sys.stderr, flush=True)
+            if said.get(contender.label) != told:
+                print(told, file=sys.stderr, flush=True)
+            said[contender.label] = told
 
     return look
 
@@ -79,7 +88,7 @@ def _show_bars(labels: Sequence[str], steps: int) -> Iterator[Look]:
                         tasks[contender.label],
                         completed=len(contender.steps),
                         told=describe(contender) if contender.steps else "reading data",
-                        short=say_bytes(peak) if contender.steps else "…",
+                        short=contender.doing or say_bytes(peak) if contender.steps else "…",
                     )
 
         yield look

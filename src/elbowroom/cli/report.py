@@ -1,7 +1,10 @@
 """The verb `report`: shows a run, finished or not, on one page."""
 
 import json
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,17 +35,33 @@ def report(
     if tensorboard is not None:
         from elbowroom.report.tensorboard import export
 
-        places = export(run, tensorboard)
+        with _remedied(tensorboard, "--tensorboard"):
+            places = export(run, tensorboard)
         if not as_json:
             typer.echo(f"events of {len(places)} trainings: tensorboard --logdir {tensorboard}")
     if as_json:
         typer.echo(json.dumps(run.to_json(), indent=2, allow_nan=False))
         return
-    page = write_page(run, folder / "report.html" if out is None else out)
-    typer.echo(f"{page} ({page.stat().st_size / 1e6:.1f} MB)")
+    page = folder / "report.html" if out is None else out
+    with _remedied(page, "--out"):
+        page = write_page(run, page)
+    if page.is_file():  # and not what somebody reads from at the other end
+        typer.echo(f"{page} ({page.stat().st_size / 1e6:.1f} MB)")
     if open_it and not _open(page):
         typer.echo(f"elbowroom: no browser could be started here: open {page} in one", err=True)
         sys.exit(1)
+
+
+@contextmanager
+def _remedied(path: Path, option: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(
+            f"{path} could not be written ({reason}): make room, or name another place with "
+            f"{option}"
+        ) from None
 
 
 def write_page(run: "Run", path: Path) -> Path:
@@ -51,11 +70,22 @@ def write_page(run: "Run", path: Path) -> Path:
 
     if path.is_dir():
         path = path / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".part")
+    text = render(run)
+    if path.exists() and not path.is_file():
+        # A device or a pipe has no place to move anything to.
+        path.write_text(text, encoding="utf-8")
+        return path
+    # A link stays one: it is its target that is written.
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(f"{path} is a link that leads to itself")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f"{target.name}.{os.getpid()}.part")
+    aside.unlink(missing_ok=True)
     try:
-        aside.write_text(render(run), encoding="utf-8")
-        aside.replace(path)
+        with aside.open("x", encoding="utf-8") as file:
+            file.write(text)
+        aside.replace(target)
     finally:
         aside.unlink(missing_ok=True)
     return path

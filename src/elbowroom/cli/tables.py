@@ -11,7 +11,9 @@ PIPE_WIDTH = 240
 
 def make_console() -> Console:
     """Return a console as wide as the terminal, or as any table where there is none."""
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    # Python has no stdout where it was closed from outside.
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = None if is_terminal else PIPE_WIDTH
     return Console(highlight=False, markup=False, width=width)
 
 

@@ -7,12 +7,14 @@ from typing import Any, NoReturn
 
 from elbowroom.errors import CorruptData
 from elbowroom.report.model import State
+from elbowroom.report.wording import make_writable, shorten
 
 MOST_TEXT = 2000
+MOST_KEY = 200
 MOST_ITEMS = 200_000
 MOST_COUNT = 2**62
 
-_STATES = ("running", "finished", "interrupted", "failed")
+_STATES = ("running", "finished", "stopped", "interrupted", "failed")
 _MISSING: Any = object()
 
 
@@ -46,7 +48,7 @@ class Fields:
     def _text(self, name: str, value: Any) -> str:
         if not isinstance(value, str):
             self.refuse(f"{name!r} must be a text, got {type(value).__name__}")
-        return value if len(value) <= MOST_TEXT else value[: MOST_TEXT - 1] + "…"
+        return make_writable(shorten(value, MOST_TEXT))
 
     def state(self, name: str) -> State:
         """How far something is."""
@@ -127,8 +129,12 @@ class Fields:
 
     def texts(self, name: str) -> dict[str, str]:
         """Names and what they stand for."""
-        return {key: self._text(name, value) for key, value in self._pairs(name).items()}
+        return {_key(key): self._text(name, value) for key, value in self._pairs(name).items()}
 
     def numbers(self, name: str) -> dict[str, float]:
         """Names and numbers."""
-        return {key: self._number(name, value) for key, value in self._pairs(name).items()}
+        return {_key(key): self._number(name, value) for key, value in self._pairs(name).items()}
+
+
+def _key(key: str) -> str:
+    return make_writable(shorten(key, MOST_KEY))

@@ -9,18 +9,20 @@ from elbowroom.report.timeline import Kind, Stack, group_layers, stack
 from elbowroom.report.wording import shorten
 
 MOST_CURVE = 1500
-MOST_DOTS = 400
+MOST_POINTS = 6000  # of all curves of a chart
+MOST_DOTS = 1600
+MOST_GROUPS = 8
 
 Figures = dict[str, Any]
 
 
-def make_figures(run: Run) -> Figures:
+def make_figures(run: Run, *, most_dots: int = MOST_DOTS) -> Figures:
     """Return every chart that the run has data for."""
     figures = {
         "memory": _memory(run),
         "loss": _loss(run),
         "score": _score(run),
-        "error": _error(run),
+        "error": _error(run, most_dots),
         "readings": _readings(run),
         "times": _times(run),
     }
@@ -69,58 +71,59 @@ def _memory(run: Run) -> Figures | None:
 
 
 def _loss(run: Run) -> Figures | None:
-    series = [
-        {"label": c.label, "points": _thin([[s.step, s.loss] for s in c.steps])}
-        for c in run.contenders
-        if c.steps
-    ]
-    return {"name": "loss", "series": series, "baselines": []} if series else None
+    curves = [(c.label, [[s.step, s.loss] for s in c.steps]) for c in run.contenders if c.steps]
+    return {"name": "loss", "series": _thin_all(curves), "baselines": []} if curves else None
 
 
 def _score(run: Run) -> Figures | None:
-    series = [
-        {"label": c.label, "points": [[s.step, s.value] for s in c.scores]}
-        for c in run.contenders
-        if c.scores
-    ]
+    curves = [(c.label, [[s.step, s.value] for s in c.scores]) for c in run.contenders if c.scores]
     scores = [score for c in run.contenders for score in c.scores]
     if not scores:
         return None
     ends = [0, max(score.step for score in scores)]
+    last = scores[-1]
     baselines = [
         {"label": name, "points": [[end, value] for end in ends]}
-        for name, value in scores[-1].baselines.items()
+        for name, value in last.baselines.items()
     ]
-    return {"name": scores[-1].name, "series": series, "baselines": baselines}
+    return {
+        "name": last.name,
+        "series": _thin_all(curves),
+        "baselines": baselines,
+        "higher_is_better": last.higher_is_better,
+    }
 
 
-def _error(run: Run) -> Figures | None:
+def _error(run: Run, most_dots: int) -> Figures | None:
+    rows = [
+        row
+        for contender in run.contenders
+        for row in contender.rows
+        if row.ratio and row.gradient_error > 0
+    ]
+    rows = sorted(rows, key=lambda row: -row.saved_bytes)[:most_dots]
     groups: dict[str, list[list[Any]]] = {}
-    for contender in run.contenders:
-        for row in contender.rows:
-            if row.ratio and row.gradient_error > 0:
-                readers = sorted({reader.split(".")[0] for reader in row.readers})
-                label = " + ".join(readers) or row.method
-                point = [row.ratio, row.gradient_error, shorten(row.name), row.saved_bytes]
-                groups.setdefault(shorten(label, 60), []).append(point)
+    for row in rows:
+        readers = sorted({reader.split(".")[0] for reader in row.readers})
+        label = shorten(" + ".join(readers) or row.method, 60)
+        point = [row.ratio, row.gradient_error, shorten(row.name, 100), row.saved_bytes]
+        groups.setdefault(label, []).append(point)
     if not groups:
         return None
     ordered = sorted(groups.items(), key=lambda item: -sum(point[3] for point in item[1]))
-    most = max(point[3] for _, points in ordered for point in points)
-    kept = [{"label": label, "points": points[:MOST_DOTS]} for label, points in ordered[:8]]
-    return {"groups": kept, "most_bytes": max(1, most)}
+    kept = [{"label": label, "points": points} for label, points in ordered[:MOST_GROUPS]]
+    return {"groups": kept, "most_bytes": max(1, rows[0].saved_bytes)}
 
 
 def _readings(run: Run) -> Figures | None:
     readings = [reading for c in run.contenders for reading in c.readings]
     if not readings:
         return None
-    return {
-        "series": [
-            {"label": "predicted", "points": [[r.step, r.predicted] for r in readings]},
-            {"label": "measured", "points": [[r.step, r.measured] for r in readings]},
-        ]
-    }
+    curves = [
+        ("predicted", [[r.step, r.predicted] for r in readings]),
+        ("measured", [[r.step, r.measured] for r in readings]),
+    ]
+    return {"series": _thin_all(curves)}
 
 
 def _times(run: Run) -> Figures | None:
@@ -155,6 +158,12 @@ def _usual(steps: Sequence[Step]) -> Sequence[Step]:
     return steps[1:] or steps
 
 
-def _thin(points: list[list[Any]]) -> list[list[Any]]:
-    every = -(-len(points) // MOST_CURVE)
-    return points if every <= 1 else [*points[::every], points[-1]]
+def _thin_all(curves: Sequence[tuple[str, list[list[Any]]]]) -> list[Figures]:
+    """As many points as can be told apart on a screen; the last one of each is among them."""
+    most = min(MOST_CURVE, MOST_POINTS // len(curves))
+    thinned: list[Figures] = []
+    for label, points in curves:
+        every = -(-len(points) // most)
+        few = points if every <= 1 else [*points[:-1:every], points[-1]]
+        thinned.append({"label": label, "points": few})
+    return thinned

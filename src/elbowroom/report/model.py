@@ -13,7 +13,7 @@ from elbowroom.keep.activations.ledger import Reading, Row
 
 VERSION = 1
 
-State = Literal["running", "finished", "interrupted", "failed"]
+State = Literal["running", "finished", "stopped", "interrupted", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +94,9 @@ class Contender:
     name: str
     label: str
     planned_steps: int | None = None
+    tolerance: float | None = None
+    """Share of the gradient's variance that errors may add; None without a room."""
+
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     machine: Mapping[str, str] = field(default_factory=dict[str, str])
     steps: tuple[Step, ...] = ()
@@ -103,6 +106,9 @@ class Contender:
     readings: tuple[Reading, ...] = ()
     events: tuple[str, ...] = ()
     timeline: Timeline | None = None
+    doing: str = ""
+    """What it does after its last step, while it runs."""
+
     state: State = "running"
     note: str = ""
 
@@ -118,9 +124,19 @@ class Contender:
 
     @property
     def gradient_error(self) -> float | None:
-        """Predicted share of the gradient's variance, in the last step that tells."""
+        """Predicted share of the gradient's variance: where it was measured, of the same batches.
+
+        Otherwise of the last step that tells.
+        """
+        if self.readings:
+            return self.readings[-1].predicted
         known = (s.gradient_error for s in reversed(self.steps))
         return next((error for error in known if error is not None), None)
+
+    @property
+    def measured_error(self) -> float | None:
+        """The same, measured: by the last reading."""
+        return self.readings[-1].measured if self.readings else None
 
     @property
     def step_s(self) -> float | None:

@@ -20,6 +20,7 @@ from elbowroom.report.model import (
     Step,
     Timeline,
 )
+from elbowroom.report.wording import make_writable
 from elbowroom.report.writing import RUN, SUFFIX
 
 MOST_BYTES = 256 << 20
@@ -45,7 +46,7 @@ def read_run(folder: Path | str) -> Run:
     if len(contenders) > MOST_CONTENDERS:
         raise CorruptData(f"{folder} has {len(contenders)} contenders, more than {MOST_CONTENDERS}")
     facts = folder / f"{RUN}{SUFFIX}"
-    run = _read_facts(facts, folder.resolve().name)
+    run = _read_facts(facts, make_writable(folder.resolve().name))
     found = sorted((_read_contender(path) for path in contenders), key=_order)
     states = {contender.state for contender in found}
     if len(states) == 1 and not facts.exists():
@@ -101,6 +102,7 @@ def _read_contender(path: Path) -> Contender:
                 found |= {
                     "label": record.text("label"),
                     "planned_steps": record.count_or_none("planned_steps"),
+                    "tolerance": record.number_or_none("tolerance"),
                     "facts": record.texts("facts"),
                     "machine": record.texts("machine"),
                 }
@@ -126,6 +128,8 @@ def _read_contender(path: Path) -> Contender:
                 events = record.list_of_text("events")
             case "timeline":
                 found["timeline"] = _read_timeline(record)
+            case "doing":
+                found["doing"] = record.text("what")
             case "end":
                 found |= {"state": record.state("state"), "note": record.text("note", "")}
             case _:

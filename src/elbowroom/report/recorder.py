@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from elbowroom.bench.machine import describe
 from elbowroom.errors import InvalidArgument
 from elbowroom.keep.activations import Activations
 from elbowroom.keep.activations.gauge import Gauge, gauge_of
-from elbowroom.keep.activations.ledger import Reading
+from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.report.watch import Watch
 from elbowroom.report.writing import Writer
 
@@ -45,7 +45,8 @@ class Recorder:
         label: For people.
         planned_steps: How many there will be, if that is known.
         facts: Anything else worth telling, such as seed and batch.
-        look_at: Steps whose memory is written moment by moment; the last one counts.
+        look_at: Steps whose memory is written moment by moment; the last one counts. With a room,
+            the last step of the training is among them.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Recorder:
             {
                 "label": label or name,
                 "planned_steps": planned_steps,
+                "tolerance": None if room is None else room.tolerance,
                 "facts": {key: str(value) for key, value in (facts or {}).items()},
                 "machine": {key: str(value) for key, value in describe().items()},
             },
@@ -86,6 +88,9 @@ class Recorder:
             self.baseline_bytes = self.peak_bytes = self._gauge.now()
         self.steps = 0
         self._readings: list[Reading] = []
+        # Of the last step that was noted: passes that belong to none may follow it.
+        self._ledger = Ledger()
+        self._last: _Step | None = None
         self._watch: Watch | None = None
         self._inside: AbstractContextManager[Any] = nullcontext()
         self._ended = time.perf_counter()
@@ -126,7 +131,7 @@ class Recorder:
             "optimizer_s": self._stepped - self._backward,
         }
         if self._room is not None:
-            ledger = self._room.ledger
+            self._ledger = ledger = self._room.ledger
             fields |= {
                 "saved_bytes": ledger.saved_bytes,
                 "kept_bytes": ledger.kept_bytes,
@@ -134,16 +139,16 @@ class Recorder:
                 "encode_s": ledger.encode_s,
                 "decode_s": ledger.decode_s,
             }
+            self._last = self._look_back(self._room.moments)
         elif self._watch is not None:
             fields |= {"saved_bytes": self._watch.saved_bytes}
             fields |= {"kept_bytes": self._watch.saved_bytes}
+            self._last = self._look_back(self._watch.moments)
         self.writer.append("step", **fields)
         self._note_memory()
-        if self._room is not None and (self.steps in self._look_at or self.steps == self._planned):
+        if self.steps in self._look_at or self.steps == self._planned:
             self.note_ledger()
-            self._note_timeline(self._room.moments)
-        elif self._watch is not None:
-            self._note_timeline(self._watch.moments)
+            self._note_timeline()
         self._watch = None
         self._ended = time.perf_counter()
 
@@ -156,32 +161,46 @@ class Recorder:
         """What has happened since the last step, such as scoring, is no part of the next."""
         self._ended = time.perf_counter()
 
+    def tell(self, doing: str) -> None:
+        """Say in a few words what follows the last step, for those who look on."""
+        self.writer.append("doing", what=doing)
+
     def note_ledger(self, readings: Sequence[Reading] = ()) -> None:
-        """Write every row of the ledger, with readings beside the meter's own."""
+        """Write every row of the last step's ledger, with readings beside the meter's own."""
         if self._room is None:
             return
-        ledger = self._room.ledger
         self._readings += readings
         self.writer.append(
             "ledger",
-            step=ledger.step,
-            rows=[asdict(row) for row in ledger.rows],
-            readings=[asdict(r) for r in (*ledger.readings, *self._readings)],
-            events=ledger.events,
+            step=self.steps,
+            rows=[asdict(row) for row in self._ledger.rows],
+            readings=[asdict(r) for r in (*self._ledger.readings, *self._readings)],
+            events=self._room.ledger.events,
         )
 
-    def _note_timeline(self, moments: Moments) -> None:
-        names = list(dict.fromkeys(name for _, name, _, _ in moments))
-        places = {name: place for place, name in enumerate(names)}
+    def _look_back(self, moments: Moments) -> "_Step":
         start = self._started
-        self.writer.append(
-            "timeline",
+        return _Step(
             step=self.steps,
             forward_s=self._forward - start,
+            moments=[
+                (max(0.0, at - start), name, plain, held) for at, name, plain, held in moments
+            ],
+        )
+
+    def _note_timeline(self) -> None:
+        if self._last is None:
+            return
+        last, self._last = self._last, None
+        names = list(dict.fromkeys(name for _, name, _, _ in last.moments))
+        places = {name: place for place, name in enumerate(names)}
+        self.writer.append(
+            "timeline",
+            step=last.step,
+            forward_s=last.forward_s,
             names=names,
             moments=[
-                (round(max(0.0, at - start), 6), places[name], plain, held)
-                for at, name, plain, held in moments
+                (round(at, 6), places[name], plain, held) for at, name, plain, held in last.moments
             ],
         )
 
@@ -193,15 +212,24 @@ class Recorder:
         self.writer.append("memory", baseline_bytes=self.baseline_bytes, peak_bytes=self.peak_bytes)
 
     def end(self, state: str = "finished", note: str = "") -> None:
-        """The training is over, or was broken off; its ledger is written once more."""
+        """The training is over, or was broken off; its last step is written once more."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        # A pass that was broken off would show half a step.
-        if self._room is not None and self.steps and state == "finished":
+        if self.steps:
             self.note_ledger()
+            self._note_timeline()
         self.writer.end(state, note)
         self.writer.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """When the bytes of a step came and went, in seconds since it began."""
+
+    step: int
+    forward_s: float
+    moments: Moments
 
 
 def _find_gauge(model: nn.Module) -> Gauge | None:

@@ -1,32 +1,41 @@
 """The sections of the page: headings, figures, tables and what they say, all escaped."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from elbowroom.keep.activations.ledger import Row
+from elbowroom.report.elements import chart, scroll
 from elbowroom.report.figures import Figures, stacks_of
+from elbowroom.report.listing import make_ledger
 from elbowroom.report.model import Contender, Run
+from elbowroom.report.timeline import Stack
 from elbowroom.report.wording import (
     escape,
     say_bytes,
+    say_excess,
     say_number,
     say_ratio,
     say_seconds,
     shorten,
 )
 
-MOST_ROWS = 800
-
 _STATES = {
     "running": "still running",
     "finished": "finished",
+    "stopped": "stopped by time",
     "interrupted": "interrupted",
     "failed": "failed",
 }
 
 
-def make_sections(run: Run, figures: Figures) -> str:
-    """Return the body of the page."""
+_BROKEN = ("interrupted", "failed")
+
+# Keys that records have, in words.
+_WORDS = {"isa": "instruction set"}
+
+
+def make_sections(run: Run, figures: Figures, left: Sequence[str], *, most_rows: int) -> str:
+    """Return the body of the page; the ledgers share so many rows."""
+    rooms = [contender for contender in run.contenders if contender.rows]
+    share = most_rows // max(1, len(rooms))
     parts = [
         _header(run),
         _cards(run),
@@ -35,9 +44,10 @@ def make_sections(run: Run, figures: Figures) -> str:
         _attempts(run),
         _curves(figures),
         _errors(run, figures),
-        _times(figures),
-        *(_ledger(contender) for contender in run.contenders if contender.rows),
+        _times(run, figures),
+        *(make_ledger(room, number, share) for number, room in enumerate(rooms)),
         _machine(run),
+        _left_out(left),
         _footer(),
     ]
     return "\n".join(part for part in parts if part)
@@ -52,7 +62,7 @@ def _header(run: Run) -> str:
     )
     notes = [(run.state, run.note), *((c.state, f"{c.label}: {c.note}") for c in run.contenders)]
     told = "".join(
-        f'<p class="{"caption" if state == "finished" else "bad"}">{escape(note)}</p>'
+        f'<p class="{"bad" if state in _BROKEN else "caption"}">{escape(note)}</p>'
         for state, note in notes
         if note and not note.endswith(": ")
     )
@@ -85,16 +95,20 @@ def _cards(run: Run) -> str:
     if room and room.saved_bytes and room.kept_bytes:
         ratio = room.saved_bytes / room.kept_bytes
         told = (
-            f"{say_bytes(room.saved_bytes)} saved for backward, {say_bytes(room.kept_bytes)} kept"
+            f"{say_bytes(room.saved_bytes)} saved for backward, {say_bytes(room.kept_bytes)} kept, "
+            f"in step {room.steps[-1].step}"
         )
         cards.append((f"{say_ratio(ratio)} fewer", told))
     if room and room.gradient_error is not None:
         told = "of the gradient's own variance added, predicted"
-        if room.readings:
-            told += f"; measured {say_number(room.readings[-1].measured)}"
+        if room.measured_error is not None:
+            told += f"; measured {say_number(room.measured_error)}"
+        if room.tolerance is not None:
+            told += f"; tolerance {say_number(room.tolerance)}"
         cards.append((say_number(room.gradient_error), told))
     if pair and pair[0].score and pair[1].score:
         told = f"{pair[1].score.name}; plain {say_number(pair[0].score.value)}"
+        told += "; higher is better" if pair[1].score.higher_is_better else "; lower is better"
         cards.append((say_number(pair[1].score.value), told))
     if pair and pair[0].step_s and pair[1].step_s:
         slower = pair[1].step_s / pair[0].step_s
@@ -122,7 +136,7 @@ def _comparison(run: Run) -> str:
             lambda c: say_bytes(c.memory.peak_bytes if c.memory else None),
         ),
         ("saved for backward, plainly", lambda c: say_bytes(c.saved_bytes)),
-        ("kept instead", lambda c: say_bytes(c.kept_bytes)),
+        ("kept instead, last step", lambda c: say_bytes(c.kept_bytes)),
         ("median step", lambda c: say_seconds(c.step_s)),
         ("last loss", lambda c: say_number(c.steps[-1].loss if c.steps else None, 4)),
         (
@@ -132,8 +146,9 @@ def _comparison(run: Run) -> str:
         ("gradient error, predicted", lambda c: say_number(c.gradient_error)),
         (
             "gradient error, measured",
-            lambda c: say_number(c.readings[-1].measured if c.readings else None),
+            lambda c: say_number(c.measured_error),
         ),
+        ("gradient error, tolerance", lambda c: say_number(c.tolerance)),
         ("steps", lambda c: f"{len(c.steps)}"),
     ]
     head = "".join(f'<th scope="col">{escape(c.label)}</th>' for c in run.contenders)
@@ -144,10 +159,14 @@ def _comparison(run: Run) -> str:
         for name, say in rows
     )
     table = f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    excess = "".join(
+        f'<p class="bad">{escape(said)}</p>' for c in run.contenders if (said := say_excess(c))
+    )
     return (
-        f"<section><h2>Side by side</h2>{_scroll('Side by side', table)}"
+        f"<section><h2>Side by side</h2>{scroll('Side by side', table)}{excess}"
         '<p class="caption">The start of a process is after its libraries, data and network are '
-        "in memory. Gradient errors are shares of the gradient's own variance from batch to batch. "
+        "in memory. Gradient errors are shares of the gradient's own variance from batch to batch; "
+        "prediction and measurement are of the same batches. "
         "With one seed each, a difference of scores may be chance.</p></section>"
     )
 
@@ -160,8 +179,9 @@ def _memory(run: Run, figures: Figures) -> str:
     names = list(dict.fromkeys([*before.names, *after.names]))
     held = [dict(zip(s.names, s.peak_at, strict=True)) for s in (before, after)]
     lines = "".join(
-        f'<tr><td class="name">{escape(name)}</td><td>{say_bytes(held[0].get(name, 0))}</td>'
-        f"<td>{say_bytes(held[1].get(name, 0))}</td></tr>"
+        f'<tr><td class="name">{escape(shorten(name))}</td>'
+        + "".join(f"<td>{say_bytes(one.get(name, 0))}</td>" for one in held)
+        + "</tr>"
         for name in names
     )
     lines += (
@@ -175,16 +195,22 @@ def _memory(run: Run, figures: Figures) -> str:
         f'<th scope="col">after</th></tr></thead><tbody>{lines}</tbody></table>'
     )
     return (
-        "<section><h2>Memory over the step</h2>"
-        '<p class="caption">Bytes held for backward while a step runs, by layer: they grow in '
-        "the forward pass and are let go in backward.</p>"
+        "<section><h2>Memory over one step</h2>"
+        '<p class="caption">Bytes held for backward while one step runs, by layer: they grow in '
+        "the forward pass and are let go in backward. Other steps may keep more or less: what is "
+        "kept follows the noise of the gradient.</p>"
         '<button class="tool" id="scale" type="button" aria-pressed="true">same scale</button>'
         '<div class="pair">'
-        + _chart("before", f"Before ({source})", f"at most {say_bytes(before.peak_bytes)} at once")
-        + _chart("after", f"After ({room.label})", f"at most {say_bytes(after.peak_bytes)} at once")
+        + chart("before", f"Before ({source})", _say_most(plain, before))
+        + chart("after", f"After ({room.label})", _say_most(room, after))
         + "</div><details><summary>What each layer holds at the peak</summary>"
-        + f"{_scroll('Bytes at the peak', table)}</details></section>"
+        + f"{scroll('Bytes at the peak', table)}</details></section>"
     )
+
+
+def _say_most(contender: Contender, curves: Stack) -> str:
+    assert contender.timeline is not None
+    return f"step {contender.timeline.step}: at most {say_bytes(curves.peak_bytes)} at once"
 
 
 def _attempts(run: Run) -> str:
@@ -208,16 +234,18 @@ def _attempts(run: Run) -> str:
         "<section><h2>The same memory, a larger batch</h2>"
         '<p class="caption">Each ran in a process of its own, whose data the operating system '
         "limits (RLIMIT_DATA). Limit and peak are above the start.</p>"
-        f"{_scroll('Trainings under a limit', table)}</section>"
+        f"{scroll('Trainings under a limit', table)}</section>"
     )
 
 
 def _curves(figures: Figures) -> str:
     charts = []
     if "loss" in figures:
-        charts.append(_chart("loss", "Loss", "of every step"))
+        charts.append(chart("loss", "Loss", "of every step"))
     if "score" in figures:
-        charts.append(_chart("score", figures["score"]["name"], "on held-out data"))
+        better = "higher" if figures["score"]["higher_is_better"] else "lower"
+        told = f"on held-out data, after so many steps; {better} is better"
+        charts.append(chart("score", figures["score"]["name"], told))
     if not charts:
         return ""
     inside = f'<div class="pair">{"".join(charts)}</div>' if len(charts) == 2 else charts[0]
@@ -231,11 +259,11 @@ def _errors(run: Run, figures: Figures) -> str:
     free = sum(1 for row in rows if not row.gradient_error)
     charts = []
     if "error" in figures:
-        told = "one dot a tensor, its area by the bytes it takes plainly"
-        charts.append(_chart("error", "Ratio against gradient error", told))
+        told = "one dot a tensor of the last step, its area by the bytes it takes plainly"
+        charts.append(chart("error", "Ratio against gradient error", told))
     if "readings" in figures:
         told = "the same batches computed with and without compression"
-        charts.append(_chart("readings", "Predicted and measured", told))
+        charts.append(chart("readings", "Predicted and measured", told))
     inside = f'<div class="pair">{"".join(charts)}</div>' if len(charts) == 2 else "".join(charts)
     return (
         "<section><h2>What it does to the gradient</h2>"
@@ -245,80 +273,39 @@ def _errors(run: Run, figures: Figures) -> str:
     )
 
 
-def _times(figures: Figures) -> str:
+def _times(run: Run, figures: Figures) -> str:
     if "times" not in figures:
         return ""
-    chart = _chart("times", "Time of a step", "", low=True)
-    return f"<section><h2>Where the time goes</h2>{chart}</section>"
-
-
-def _ledger(contender: Contender) -> str:
-    rows = sorted(contender.rows, key=lambda row: -row.saved_bytes)
-    shown = rows[:MOST_ROWS]
-    heads = (
-        *("tensor", "read by", "class", "how", "shape"),
-        *("saved", "kept", "ratio", "error", "encode", "decode"),
-    )
-    text = {"tensor", "read by", "class", "how", "shape"}
-    head = "".join(
-        f'<th scope="col"{" class=text" if name in text else ""}'
-        f"{' aria-sort=descending' if name == 'saved' else ''}>"
-        f'<button type="button">{name}</button></th>'
-        for name in heads
-    )
-    left = f" The {len(shown)} largest of {len(rows)} are shown." if len(shown) < len(rows) else ""
-    table = (
-        f'<table class="wide" id="ledger"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(_ledger_line(row) for row in shown)}</tbody></table>"
-    )
-    events = "".join(f"<li>{escape(shorten(event, 400))}</li>" for event in contender.events[-50:])
-    return (
-        f'<section class="long"><h2>The ledger of {escape(contender.label)}</h2>'
-        '<p class="caption">Every tensor that autograd saved in the last step recorded. Classes: '
-        "W, an error stays in one weight's gradient; P, it travels on; M, only a mask is read; "
-        f"E, exact.{left} A heading sorts.</p>"
-        '<p id="sorted" class="caption" aria-live="polite"></p>'
-        f"{_scroll('Ledger', table, tall=True)}"
-        + (f"<h3>Events</h3><ul>{events}</ul>" if events else "")
-        + "</section>"
-    )
-
-
-def _ledger_line(row: Row) -> str:
-    # What is not known sorts with the largest.
-    error = row.gradient_error if math.isfinite(row.gradient_error) else None
-    cells: Sequence[tuple[str, float, str]] = (
-        (say_bytes(row.saved_bytes), row.saved_bytes, ""),
-        (say_bytes(row.kept_bytes), row.kept_bytes, ""),
-        (say_ratio(row.ratio), row.ratio or 1e18, ""),
-        (say_number(error), 1e18 if error is None else error, ""),
-        (say_seconds(row.encode_s), row.encode_s, ""),
-        (say_seconds(row.decode_s), row.decode_s, ""),
-    )
-    shape = "×".join(str(size) for size in row.shape) or "scalar"
-    return (
-        f'<tr><td class="name">{escape(shorten(row.name))}</td>'
-        f'<td class="name">{escape(shorten(", ".join(row.readers)))}</td>'
-        f'<td class="text">{escape(row.error_class)}</td><td class="text">{escape(row.method)}</td>'
-        f'<td class="text">{shorten(shape, 60)}</td>'
-        + "".join(f'<td data-value="{value:.9g}">{said}</td>' for said, value, _ in cells)
-        + "</tr>"
-    )
+    last = max(step.step for contender in run.contenders for step in contender.steps)
+    told = f"medians of steps 2 to {last}" if last > 1 else "of step 1"
+    shown = chart("times", "Time of a step", told, low=True)
+    return f"<section><h2>Where the time goes</h2>{shown}</section>"
 
 
 def _machine(run: Run) -> str:
-    facts = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in run.machine.items())
-    parts = [f"<h2>Machine and set-up</h2><dl>{facts}</dl>" if facts else "<h2>Set-up</h2>"]
+    facts = _list_facts(run.machine)
+    parts = [f"<h2>Machine and set-up</h2>{facts}" if facts else "<h2>Set-up</h2>"]
     for contender in run.contenders:
         if contender.facts:
-            lines = "".join(
-                f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>"
-                for key, value in contender.facts.items()
-            )
-            parts.append(f"<h3>{escape(contender.label)}</h3><dl>{lines}</dl>")
+            parts.append(f"<h3>{escape(contender.label)}</h3>{_list_facts(contender.facts)}")
     if run.command:
         parts.append(f"<h3>To reproduce</h3><pre>{escape(run.command)}</pre>")
     return f"<section>{''.join(parts)}</section>"
+
+
+def _list_facts(facts: Mapping[str, str]) -> str:
+    lines = "".join(
+        f"<dt>{escape(_WORDS.get(key, key))}</dt><dd>{escape(value)}</dd>"
+        for key, value in facts.items()
+    )
+    return f"<dl>{lines}</dl>" if lines else ""
+
+
+def _left_out(left: Sequence[str]) -> str:
+    if not left:
+        return ""
+    told = f"Left out, so that the page stays small: {'; '.join(left)}."
+    return f'<p class="caption">{escape(told)}</p>'
 
 
 def _footer() -> str:
@@ -327,19 +314,3 @@ def _footer() -> str:
         "Foundation, Apache License 2.0; it contains zrender, © Baidu Inc., and parts of d3, "
         "© Mike Bostock, both under the BSD 3-Clause License.</footer>"
     )
-
-
-def _chart(figure: str, title: str, told: str, *, low: bool = False) -> str:
-    label = f"{title}: {told}" if told else title
-    return (
-        f'<figure style="margin:0;min-width:0"><h3>{escape(title)}</h3>'
-        + (f'<p class="caption">{escape(told)}</p>' if told else "")
-        + f'<div class="chart{" low" if low else ""}" data-figure="{figure}" role="img" '
-        f'aria-label="{escape(label)}"></div></figure>'
-    )
-
-
-def _scroll(name: str, table: str, *, tall: bool = False) -> str:
-    """A table that scrolls by itself, with the keyboard too, where the page is narrow."""
-    kind = "scroll tall" if tall else "scroll"
-    return f'<div class="{kind}" tabindex="0" role="region" aria-label="{name}">{table}</div>'

@@ -5,6 +5,7 @@ from typing import Any
 
 from elbowroom.errors import BackendUnavailable
 from elbowroom.report.model import Contender, Run
+from elbowroom.report.writing import check_name
 
 
 def export(run: Run, folder: Path) -> list[Path]:
@@ -16,6 +17,8 @@ def export(run: Run, folder: Path) -> list[Path]:
             "this needs the package tensorboard: install it with 'pip install tensorboard'"
         ) from None
     folders: list[Path] = []
+    for contender in run.contenders:
+        check_name(contender.name)
     for contender in run.contenders:
         place = folder / contender.name
         with SummaryWriter(str(place)) as writer:

@@ -2,10 +2,17 @@
 
 import html
 
+from elbowroom.report.model import Contender
+
 
 def escape(text: object) -> str:
     """Text that is safe anywhere in the page, attributes included."""
-    return html.escape(str(text), quote=True)
+    return html.escape(make_writable(str(text)), quote=True)
+
+
+def make_writable(text: str) -> str:
+    """Put a ? for half characters, such as names of files may have: no encoding has them."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def shorten(text: str, most: int = 160) -> str:
@@ -39,3 +46,18 @@ def say_number(value: float | None, digits: int = 3) -> str:
 def say_ratio(value: float | None) -> str:
     """How many times smaller."""
     return "–" if value is None else f"{value:.1f}×" if value < 100 else f"{value:.0f}×"
+
+
+def say_excess(contender: Contender) -> str:
+    """Say what it means where more error was measured than was to be tolerated, and what helps."""
+    measured, tolerance = contender.measured_error, contender.tolerance
+    if measured is None or tolerance is None or measured <= tolerance:
+        return ""
+    meter = contender.facts.get("meter", "")
+    return (
+        f"{shorten(contender.label)}: the measured gradient error {say_number(measured)} exceeds "
+        f"the tolerance {say_number(tolerance)}. The gradient's variance from batch to batch "
+        "shrinks quickly in a short training, and the estimate of it follows late. "
+        + (f"The meter, which tightens bounds then, is {shorten(meter)}. " if meter else "")
+        + "What helps: tolerance=0.01, or a meter that is on."
+    )

@@ -17,14 +17,19 @@ RUN = "run"  # the file of the run itself; every other one is a contender's
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
+def check_name(name: str) -> None:
+    """Refuse a contender's name that would lead out of the folder."""
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"the name must be letters, digits, - and _, got {name!r}: it becomes a file's name"
+        )
+
+
 class Writer:
     """A file of one writer: every record is one line and one write."""
 
     def __init__(self, folder: Path | str, name: str, kind: str, header: Mapping[str, Any]) -> None:
-        if not _NAME.fullmatch(name):
-            raise InvalidArgument(
-                f"the name must be letters, digits, - and _, got {name!r}: it becomes a file's name"
-            )
+        check_name(name)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{name}{SUFFIX}"

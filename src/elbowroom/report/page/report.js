@@ -182,7 +182,7 @@
       return down ? -order : order;
     });
     body.append(...rows);
-    const said = document.getElementById("sorted");
+    const said = table.closest("section")?.querySelector(".sorted");
     if (said) said.textContent = `Sorted by ${heading.textContent}, ${down ? "largest" : "smallest"} first.`;
   };
   for (const button of document.querySelectorAll("th button")) {
