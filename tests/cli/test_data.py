@@ -20,7 +20,8 @@ def test_ls_tells_what_is_here(command: Command, folder: Path) -> None:
     assert facts["looked_in"] == [str(folder)] and facts["new_data_goes_to"] == str(folder)
     rows = {row["name"]: row for row in facts["datasets"]}
     assert rows["cesm"]["state"] == "missing" and rows["cesm"]["how"] == "get (sdist)"
-    assert rows["jet-images"]["how"] == "by hand"
+    assert rows["jet-images"]["how"] == "make (by hand)"
+    assert rows["tinyshakespeare"]["how"] == "by hand"
     assert rows["climate-shipped"]["state"] == "present"
     assert rows["climate-shipped"]["how"] == "with the package"
     assert all(row["licence"] and row["origin"] for row in rows.values())
@@ -77,3 +78,44 @@ def test_what_cannot_be_fetched_is_one_sentence(
     assert ending.code == 2 and ending.out == ""
     assert words in ending.err and len(ending.err.splitlines()) == 1
     assert not folder.exists()
+
+
+def test_list_is_another_name_of_ls(command: Command, folder: Path) -> None:
+    assert command("data", "list", "--json").json == command("data", "ls", "--json").json
+
+
+def test_a_user_that_is_not_there_is_told(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELBOWROOM_DATA", "~nosuchuser/x")
+    end = command("data", "ls")
+    assert end.code == 2 and len(end.err.splitlines()) == 1
+    assert "ELBOWROOM_DATA must be a folder, got '~nosuchuser/x'" in end.err
+
+
+def test_the_remedy_names_the_folder(command: Command, tmp_path: Path) -> None:
+    place = tmp_path / "my data"
+    end = command("data", "ls", "--folder", place)
+    assert f"'elbowroom data get NAME --folder {place}'" in end.out
+    end = command("data", "get", "jet-images", "--folder", place)
+    assert f"'elbowroom data make jet-images FROM --folder '{place}''" in end.err
+    end = command(
+        *("study", "--network", "gpt-mini", "--data", tmp_path / "d", "--out", tmp_path / "out")
+    )
+    assert f"run 'elbowroom data get shakespeare --folder {tmp_path / 'd'}'" in end.err
+
+
+def test_a_file_in_the_way_is_told(command: Command) -> None:
+    for place in ("/dev/null", "/dev/null/x"):
+        end = command("data", "get", "digits", "--folder", place)
+        assert end.code == 2 and len(end.err.splitlines()) == 1
+        assert f"{place} cannot be a data folder, since a file is in its way" in end.err
+
+
+def test_originals_that_are_not_there_are_named(command: Command, tmp_path: Path) -> None:
+    end = command("data", "make", "higgs", tmp_path / "none", "--folder", tmp_path / "d")
+    assert end.code == 2 and "binary.train is not there" in end.err
+    end = command("data", "make", "cesm", tmp_path)
+    assert (
+        end.code == 2 and "cesm is not made from other files: choose one of jet-images" in end.err
+    )

@@ -2,8 +2,10 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,6 +56,53 @@ def test_missing_data_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["science", "gpt"])
     with pytest.raises(SystemExit, match=r"^elbowroom: the data set shakespeare is not in "):
         main()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("--steps", "0"), ("--steps", "-3"), ("--batch", "0"), ("--threads", "-1")),
+        *(("--threads", "0"), ("--seed", str(2**70)), ("--seed", "-1"), ("--steps", "many")),
+    ],
+)
+def test_numbers_out_of_range_are_refused(
+    words: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As one word, so that a minus is not taken for another option.
+    monkeypatch.setattr(sys, "argv", ["science", "cms-jets", "=".join(words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    told = capsys.readouterr().err
+    assert f"argument {words[0]}: a whole number from" in told and repr(words[1]) in told
+
+
+def test_what_the_disk_says_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr("elbowroom.science.__main__.train", refuse)
+    monkeypatch.setattr(sys, "argv", ["science", "cms-jets"])
+    with pytest.raises(SystemExit, match=r"^elbowroom: .*Permission denied"):
+        main()
+
+
+def test_an_interrupt_is_no_traceback() -> None:
+    code = (
+        "import sys; from elbowroom.science import __main__ as m; m.TOLD_EVERY_SECONDS = 0.0; "
+        "sys.argv = ['science', 'cms-jets', '--steps', '1000000', '--threads', '1']; m.main()"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
+        assert process.wait(120) == 130
+    assert told.endswith("elbowroom: interrupted, and nothing was kept\n")
+    assert "Traceback" not in told
 
 
 def test_a_score_is_printed_beside_its_baselines(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elbowroom.errors import CorruptData, MissingData
+from elbowroom.errors import CorruptData, InvalidArgument, MissingData
 from elbowroom.science import data
 from elbowroom.science.catalogue import Dataset, File, Source
 from elbowroom.science.data import choose_target, list_folders, locate, locate_first, survey
@@ -78,6 +78,27 @@ def test_missing_data_says_how_to_get_it(data_folder: Path) -> None:
     )
     with pytest.raises(MissingData, match="take it from the attic"):
         locate("found")
+
+
+def test_what_is_missing_in_a_given_folder_goes_there(tmp_path: Path) -> None:
+    with pytest.raises(MissingData) as error:
+        locate("pair", tmp_path / "d")
+    assert str(error.value) == (
+        f"the data set pair is not in {tmp_path / 'd'}: run 'elbowroom data get pair --folder "
+        f"{tmp_path / 'd'}', or name the folder that holds a/one.bin"
+    )
+    (tmp_path / "d").mkdir()
+    put(tmp_path / "d", two=b"sec")
+    with pytest.raises(CorruptData, match=f"data get pair --folder {tmp_path / 'd'}'"):
+        locate("pair", tmp_path / "d")
+
+
+def test_the_home_of_nobody_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidArgument, match="the data folder must be a folder, got '~nobody_/x'"):
+        list_folders(Path("~nobody_/x"))
+    monkeypatch.setenv("ELBOWROOM_DATA", "~nobody_/x")
+    with pytest.raises(InvalidArgument, match="ELBOWROOM_DATA must be a folder"):
+        choose_target()
 
 
 @pytest.mark.parametrize(

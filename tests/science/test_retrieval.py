@@ -119,7 +119,7 @@ def test_another_archive_than_the_published_one_is_not_even_opened(
     with pytest.raises(MissingData, match="pip could not fetch fieldwork") as error:
         retrieve(dataset, tmp_path / "target", tell=ignore)
     assert "DO NOT MATCH THE HASHES" in str(error.value)
-    assert not list((tmp_path / "target" / FETCHED).iterdir())
+    assert not (tmp_path / "target" / FETCHED).exists()
 
 
 def test_no_network_is_one_sentence(index: Path, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_damaged_archives_leave_nothing_behind(tmp_path: Path) -> None:
 
 def test_what_is_in_no_package_is_explained(tmp_path: Path) -> None:
     dataset = replace(make_dataset(make_sdist(tmp_path)), source=None, origin="the attic")
-    with pytest.raises(MissingData, match=r"from the attic and put deep/one\.bin, deep/two"):
+    with pytest.raises(MissingData, match=r"from the attic, and put deep/one\.bin, deep/two"):
         retrieve(dataset, tmp_path / "target", tell=ignore)
 
 

@@ -1,4 +1,4 @@
-"""The verb `data`: which data sets there are, and fetching one."""
+"""The verb `data`: which data sets there are, and fetching or making one."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from elbowroom.science.catalogue import Dataset
     from elbowroom.science.retrieval import Tell
 
-app = typer.Typer(no_args_is_help=True, help="List and fetch data sets.")
+app = typer.Typer(no_args_is_help=True, help="List, fetch and make data sets.")
 
 Folder = Annotated[
     Path | None,
@@ -26,7 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 
 @app.callback()
 def _group() -> None:
-    """List and fetch data sets."""
+    """List, fetch and make data sets."""
 
 
 @app.command()
@@ -42,6 +42,7 @@ def ls(
     from elbowroom.science.catalogue import read_catalogue
     from elbowroom.science.data import choose_target, find_place, list_folders, survey
 
+    where = f" --folder {folder}" if folder else ""
     rows: list[dict[str, Any]] = []
     for dataset in read_catalogue().values():
         place = find_place(dataset, folder)
@@ -76,8 +77,8 @@ def ls(
         ],
         text_columns=(0, 1, 3, 4, 5),
         remarks=[
-            f"Looked in {', '.join(places['looked_in'])}; 'elbowroom data get NAME' puts data into "
-            f"{places['new_data_goes_to']}."
+            f"Looked in {', '.join(places['looked_in'])}; 'elbowroom data get NAME{where}' puts "
+            f"data into {places['new_data_goes_to']}."
         ],
     )
 
@@ -111,9 +112,40 @@ def get(
         typer.echo(f"{name} is whole already, in {target}")
 
 
+@app.command()
+def make(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set that is put by hand.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="FROM", help="The folder that holds the originals.")
+    ],
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Make the file of a data set from what its authors publish."""
+    from elbowroom.science.catalogue import find_dataset
+    from elbowroom.science.conversion import convert
+    from elbowroom.science.data import choose_target
+    from elbowroom.science.retrieval import make_folder
+
+    dataset = find_dataset(name)
+    target = choose_target(folder)
+    make_folder(target)
+    path = convert(dataset, source, target)
+    if as_json:
+        facts = {"name": name, "folder": str(target), "made": str(path)}
+        typer.echo(json.dumps({**facts, "licence": dataset.licence}, indent=2))
+        return
+    typer.echo(f"{name}: {path}, {path.stat().st_size / 1e6:.1f} MB, with the right values")
+    typer.echo(f"From {dataset.origin}. Licence: {dataset.licence}.")
+
+
+# For those who look for it under this name.
+app.command("list", hidden=True)(ls)
+
+
 def _how(dataset: "Dataset") -> str:
     if dataset.source is None:
-        return "by hand"
+        return "make (by hand)" if dataset.originals else "by hand"
     return "with the package" if dataset.shipped else f"get ({dataset.source.kind})"
 
 

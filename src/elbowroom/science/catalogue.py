@@ -5,9 +5,10 @@ import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from elbowroom.errors import InvalidArgument
+from elbowroom.science.arrays import Array, compare_arrays
 
 State = Literal["present", "partial", "damaged", "missing"]
 
@@ -20,6 +21,8 @@ class File:
     bytes: int
     sha256: str
     member: str | None = None  # its name in the source's archive
+    # Where these are given they count, and bytes and checksum are those of one file that has them.
+    arrays: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,7 @@ class Dataset:
     licence: str
     files: tuple[File, ...]
     source: Source | None  # None: put there by hand
+    originals: tuple[str, ...] = ()  # in the origin's repository: what the file is made from
 
     @property
     def shipped(self) -> bool:
@@ -64,11 +68,21 @@ def read_catalogue() -> dict[str, Dataset]:
             about=entry["about"],
             origin=entry["origin"],
             licence=entry["licence"],
-            files=tuple(File(**file) for file in entry["files"]),
+            files=tuple(_read_file(file) for file in entry["files"]),
+            originals=tuple(entry.get("originals", ())),
             source=Source(**entry["source"]) if "source" in entry else None,
         )
         for name, entry in tomllib.loads(text).items()
     }
+
+
+def _read_file(entry: dict[str, Any]) -> File:
+    fields = dict(entry)
+    arrays = [
+        Array(name=one["name"], dtype=one["dtype"], shape=tuple(one["shape"]), sha256=one["sha256"])
+        for one in fields.pop("arrays", [])
+    ]
+    return File(**fields, arrays=tuple(arrays))
 
 
 def find_dataset(name: str) -> Dataset:
@@ -82,15 +96,19 @@ def find_dataset(name: str) -> Dataset:
 
 
 def examine_file(path: Path, file: File, *, verify: bool = True) -> State:
-    """Compare a file on disk with what it must be; without `verify` by its size alone."""
+    """Compare a file on disk with what it must be; without `verify` by its size alone.
+
+    A file that must hold arrays is also right if these are, in whatever way they are packed.
+    """
     if not path.is_file():
         return "missing"
     size = path.stat().st_size
-    if size < file.bytes:
-        return "partial"
-    if size > file.bytes or (verify and hash_file(path) != file.sha256):
-        return "damaged"
-    return "present"
+    if size == file.bytes and (not verify or hash_file(path) == file.sha256):
+        return "present"
+    held = compare_arrays(path, file.arrays) if file.arrays else "unreadable"
+    if held == "same":
+        return "present"
+    return "partial" if size < file.bytes and held == "unreadable" else "damaged"
 
 
 def hash_file(path: Path) -> str:

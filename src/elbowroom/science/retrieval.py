@@ -16,8 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
-from elbowroom.errors import CorruptData, MissingData
+from elbowroom.errors import CorruptData, InvalidArgument, MissingData
 from elbowroom.science.catalogue import Dataset, File, Source, examine_file, hash_file
+from elbowroom.science.data import explain_get
 
 Tell = Callable[[str, int, int | None], None]  # what, bytes done, bytes of all if known
 
@@ -35,11 +36,12 @@ def retrieve(dataset: Dataset, folder: Path, *, tell: Tell) -> list[Path]:
     if not wanted:
         return []
     if dataset.source is None:
+        put = f", and put {', '.join(file.path for file in wanted)} into {folder}"
         raise MissingData(
-            f"{dataset.name} is in no package that can be fetched: take it from {dataset.origin} "
-            f"and put {', '.join(file.path for file in wanted)} into {folder}"
+            f"{dataset.name} is in no package that can be fetched: {explain_get(dataset, folder)}"
+            f"{'' if dataset.originals else put}"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     _require_space(folder, dataset.source, wanted)
     installed = _find_installed(wanted)
     if installed:
@@ -47,12 +49,25 @@ def retrieve(dataset: Dataset, folder: Path, *, tell: Tell) -> list[Path]:
             with path.open("rb") as content:
                 _store(content, file, folder, tell)
         return [folder / file.path for file in wanted]
-    archive = fetch(dataset.source, folder / FETCHED, tell=tell)
-    unpack(archive, wanted, folder, tell=tell)
-    archive.unlink()
-    with suppress(OSError):  # another archive may be waiting
-        (folder / FETCHED).rmdir()
+    try:
+        archive = fetch(dataset.source, folder / FETCHED, tell=tell)
+        unpack(archive, wanted, folder, tell=tell)
+        archive.unlink()
+    finally:
+        with suppress(OSError):  # an archive may be waiting
+            (folder / FETCHED).rmdir()
     return [folder / file.path for file in wanted]
+
+
+def make_folder(folder: Path) -> None:
+    """Make the data folder, or say what is in its way."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InvalidArgument(
+            f"{folder} cannot be a data folder, since a file is in its way: name another with "
+            "--folder or ELBOWROOM_DATA"
+        ) from None
 
 
 def fetch(source: Source, waiting: Path, *, tell: Tell) -> Path:
