@@ -19,6 +19,8 @@ from typing import Any
 
 from activation_cases import CASES, Case
 
+from elbowroom.keep.activations.observer import is_due
+
 CONTENDERS = (
     "plain",
     "elbowroom",
@@ -28,7 +30,7 @@ CONTENDERS = (
     "2-bit groups",
     "comet",
 )
-# These learn their bounds in the first steps; looks at the gradients come at powers of two.
+# These learn their bounds in the first steps, and look at the gradients in some.
 LEARN = ("elbowroom", "comet")
 OURS = ("elbowroom", "exact", "comet")
 
@@ -74,8 +76,7 @@ def take_turns(
         for name, child in children.items():
             if step >= warm - (warm if name in LEARN else 1):
                 # A look at the gradients is not a usual step.
-                is_look = (step + 1) & step == 0 or (step + 1) % 100 == 0
-                child.step(step, counts=step >= warm and not is_look)
+                child.step(step, counts=step >= warm and not is_due(step + 1, 100))
     for child in children.values():
         child.end()
     return {name: child.answers for name, child in children.items()}
