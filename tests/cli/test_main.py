@@ -1,5 +1,6 @@
 """The command line as a whole: verbs, errors and exit codes."""
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -9,7 +10,7 @@ import pytest
 import typer
 
 from elbowroom import CorruptData, InvalidArgument, __version__
-from elbowroom.cli import doctor
+from elbowroom.cli import doctor, tables
 from elbowroom.cli.main import VERBS, main
 
 
@@ -130,3 +131,64 @@ def test_the_package_is_a_command() -> None:
     )
     assert "Usage: elbowroom" in done.stdout
     assert all(verb in done.stdout for verb in VERBS)
+
+
+def run_apart(code: str, *, encoding: str = "utf-8") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-c", code, "doctor"],
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
+
+
+def test_a_character_that_the_terminal_lacks_is_replaced() -> None:
+    code = (
+        "from elbowroom.cli import doctor, main\n"
+        "doctor.examine = lambda: print('20 \u2013 30 \u00b5m')\n"
+        "main.main()"
+    )
+    done = run_apart(code, encoding="ascii")
+    assert b"20 ? 30 ?m" in done.stdout and b"UnicodeEncodeError" not in done.stderr
+
+
+def test_streams_that_were_closed_are_no_failure() -> None:
+    code = (
+        "import sys\n"
+        "sys.stdout = None\n"
+        "from elbowroom.cli import doctor, main, tables\n"
+        "doctor.examine = lambda: tables.print_facts([('a', 'b')]) or sys.exit(3)\n"
+        "main.main()"
+    )
+    done = run_apart(code)
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"", b"")
+
+
+def test_a_table_needs_no_terminal_and_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    tables.print_table(["a"], [["b"]])
+
+
+def test_an_interrupt_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself typer ends without a word."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "examine", interrupt)
+    assert run("doctor") == 130
+    assert capsys.readouterr().err == "elbowroom: interrupted\n"
+
+
+def test_an_interrupt_while_a_verb_is_loaded_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(words: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("elbowroom.cli.main.build", interrupt)
+    assert run("doctor") == 130
+    assert capsys.readouterr().err == "elbowroom: interrupted\n"

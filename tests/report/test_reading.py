@@ -193,3 +193,22 @@ def test_a_long_text_is_cut(tmp_path: Path) -> None:
     with start(tmp_path) as writer:
         writer.end("failed", "x" * 10**6)
     assert len(read_run(tmp_path).contenders[0].note) == 2000
+
+
+def test_half_characters_become_marks(tmp_path: Path) -> None:
+    with start(tmp_path) as writer:
+        add(writer.path, '{"kind": "end", "state": "failed", "note": "a\\ud800b"}')
+    add(
+        tmp_path / "y.jsonl",
+        '{"kind": "contender", "version": 1, "label": "\\udfff", "facts": {"\\ud800": "\\ud801"}}',
+    )
+    first, second = read_run(tmp_path).contenders
+    assert (first.note, second.label, second.facts) == ("a?b", "?", {"?": "?"})
+    render(read_run(tmp_path)).encode()
+
+
+def test_long_names_of_facts_and_baselines_are_cut(tmp_path: Path) -> None:
+    with start(tmp_path) as writer:
+        writer.append("score", step=1, name="IoU", value=0.5, baselines={"x" * 10**6: 0.1})
+    (name,) = read_run(tmp_path).contenders[0].scores[0].baselines
+    assert len(name) == 200

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from elbowroom.errors import InvalidArgument
+from elbowroom.keep.activations import Activations
+from elbowroom.keep.activations.ledger import Reading
 from elbowroom.report import Recorder, read_run
 from elbowroom.report.watch import Watch
 
@@ -107,6 +109,33 @@ def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path) -> None:
     (contender,) = read_run(tmp_path).contenders
     assert (contender.state, contender.note, len(contender.steps)) == ("interrupted", "by me", 5)
     assert contender.timeline is not None and contender.rows
+
+
+def test_passes_that_follow_the_last_step_are_not_shown_as_one(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 1))
+    optimizer = torch.optim.SGD(network.parameters(), 0.05)
+    room = Activations(network, meter=0)
+    recorder = Recorder(tmp_path, network, optimizer, room=room, look_at=(2,))
+    for _ in range(3):
+        with recorder:
+            loss = network(torch.randn(2, 3, 32, 32)).square().mean()
+        loss.backward()
+        optimizer.step()
+        recorder.step(loss)
+    with room:
+        loss = network(torch.randn(16, 3, 64, 64)).square().mean()
+    loss.backward()
+    recorder.tell("measuring gradients")
+    assert read_run(tmp_path).contenders[0].doing == "measuring gradients"
+    recorder.note_ledger([Reading(step=3, predicted=0.25, measured=0.5)])
+    recorder.end("stopped")
+    (contender,) = read_run(tmp_path).contenders
+    assert contender.timeline is not None and contender.timeline.step == 3
+    held = accumulate(moment.held_bytes for moment in contender.timeline.moments)
+    assert max(held) == contender.kept_bytes == sum(row.kept_bytes for row in contender.rows)
+    assert (contender.tolerance, contender.state) == (0.1, "stopped")
+    assert (contender.gradient_error, contender.measured_error) == (0.25, 0.5)
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:

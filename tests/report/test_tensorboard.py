@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from elbowroom.errors import BackendUnavailable
-from elbowroom.report import read_run
+from elbowroom.errors import BackendUnavailable, InvalidArgument
+from elbowroom.report import Run, read_run
+from elbowroom.report.model import Contender
 from elbowroom.report.tensorboard import export
 
 from .runs import record
@@ -35,3 +36,11 @@ def test_without_the_package_the_remedy_is_named(
     record(tmp_path / "run", "plain", steps=1)
     with pytest.raises(BackendUnavailable, match="pip install tensorboard"):
         export(read_run(tmp_path / "run"), tmp_path / "events")
+
+
+def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    run = Run(title="x", contenders=(Contender(name="..", label="x"),))
+    with pytest.raises(InvalidArgument, match=r"letters.*got '\.\.'"):
+        export(run, tmp_path / "inside" / "events")
+    assert not list(tmp_path.iterdir())

@@ -32,8 +32,8 @@ def describe(contender: Contender) -> str:
     """Loss, memory and time in a few words, or what it does when its steps are over."""
     if contender.state != "running":
         return _SAID.get(contender.state, contender.state)
-    if contender.doing:
-        return contender.doing
+    if contender.doing or not contender.steps:
+        return contender.doing or "reading data"
     loss = contender.steps[-1].loss if contender.steps else None
     peak = contender.memory.above_bytes if contender.memory else None
     return (
@@ -87,7 +87,7 @@ def _show_bars(labels: Sequence[str], steps: int) -> Iterator[Look]:
                     progress.update(
                         tasks[contender.label],
                         completed=len(contender.steps),
-                        told=describe(contender) if contender.steps else "reading data",
+                        told=describe(contender),
                         short=contender.doing or say_bytes(peak) if contender.steps else "…",
                     )
 

@@ -1,5 +1,6 @@
 """The verb `report`: shows a run, finished or not, on one page."""
 
+import errno
 import json
 import os
 import sys
@@ -57,15 +58,16 @@ def _remedied(path: Path, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise OSError(
-            f"{path} could not be written ({reason}): make room, or name another place with "
-            f"{option}"
+            f"{path} could not be written ({error.strerror or error}): "
+            f"{'make room, or ' if is_full else ''}name another place with {option}"
         ) from None
 
 
 def write_page(run: "Run", path: Path) -> Path:
     """Write the page beside its place and move it there, so that nobody sees half of it."""
+    from elbowroom.errors import InvalidArgument
     from elbowroom.report.render import render
 
     if path.is_dir():
@@ -78,7 +80,9 @@ def write_page(run: "Run", path: Path) -> Path:
     # A link stays one: it is its target that is written.
     target = Path(os.path.realpath(path))
     if target.is_symlink():
-        raise OSError(f"{path} is a link that leads to itself")
+        raise InvalidArgument(
+            f"{path} is a link that leads to itself: name another place with --out"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f"{target.name}.{os.getpid()}.part")
     aside.unlink(missing_ok=True)

@@ -4,6 +4,7 @@
   const palette = ["#0d9488", "#2563eb", "#d97706", "#9333ea", "#dc2626", "#65a30d",
                    "#0891b2", "#db2777", "#a16207", "#4f46e5", "#059669", "#64748b"];
   const charts = [];
+  const narrow = matchMedia("(max-width: 760px)");
   let sameScale = true;
 
   const color = (name) =>
@@ -47,11 +48,11 @@
   const drawStack = (panel) => frame({
     grid: { top: 30 },
     tooltip: { valueFormatter: megabytes },
-    xAxis: { name: "ms since the step began", min: 0, max: panel.end_ms,
+    xAxis: { name: "ms since the step began", min: 0, max: panel.end_ms, splitNumber: narrow.matches ? 3 : 5,
              axisLabel: { color: color("--muted"), showMaxLabel: false } },
     yAxis: { name: "saved for backward", min: 0,
              max: sameScale ? data.memory.most_bytes : panel.peak_bytes * 1.05,
-             nameGap: 58, axisLabel: { color: color("--muted"), formatter: megabytes, showMaxLabel: false } },
+             nameGap: 58, splitNumber: narrow.matches ? 3 : 5, axisLabel: { color: color("--muted"), formatter: megabytes, showMaxLabel: false } },
     series: panel.names.map((name, number) => ({
       name, type: "line", stack: "all", step: "end", symbol: "none",
       color: palette[panel.tones[number] % palette.length], lineStyle: { width: 0.5 }, areaStyle: { opacity: 0.85 }, emphasis: { disabled: true },
@@ -149,6 +150,7 @@
   drawAll();
 
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  narrow.addEventListener("change", drawAll);
   for (const [event, width] of [["beforeprint", 660], ["afterprint", undefined]]) {
     addEventListener(event, () => {
       for (const { chart } of charts) {
