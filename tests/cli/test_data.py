@@ -96,7 +96,7 @@ def test_a_user_that_is_not_there_is_told(
 def test_the_remedy_names_the_folder(command: Command, tmp_path: Path) -> None:
     place = tmp_path / "my data"
     end = command("data", "ls", "--folder", place)
-    assert f"'elbowroom data get NAME --folder {place}'" in end.out
+    assert f"'elbowroom data get NAME --folder '{place}''" in end.out
     end = command("data", "get", "jet-images", "--folder", place)
     assert f"'elbowroom data make jet-images FROM --folder '{place}''" in end.err
     end = command(

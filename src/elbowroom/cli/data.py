@@ -1,6 +1,7 @@
 """The verb `data`: which data sets there are, and fetching or making one."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ def ls(
     from elbowroom.science.catalogue import read_catalogue
     from elbowroom.science.data import choose_target, find_place, list_folders, survey
 
-    where = f" --folder {folder}" if folder else ""
+    where = f" --folder {shlex.quote(str(folder))}" if folder else ""
     rows: list[dict[str, Any]] = []
     for dataset in read_catalogue().values():
         place = find_place(dataset, folder)
