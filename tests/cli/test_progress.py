@@ -4,7 +4,7 @@ import pytest
 
 from elbowroom.cli import progress
 from elbowroom.cli.progress import describe, show_progress
-from elbowroom.report.model import Contender, Run, Step
+from elbowroom.report.model import Contender, Run, State, Step
 
 STEP = Step(step=1, loss=0.5, seconds=1.0)
 
@@ -23,7 +23,12 @@ def test_lines_tell_what_follows_the_last_step_and_nothing_twice(
     assert "loss 0.5" in lines[0] and lines[1].endswith("measuring gradients")
 
 
-def test_states_are_told_in_words() -> None:
+@pytest.mark.parametrize(
+    ("state", "said"), [("finished", "done"), ("stopped", "time is up"), ("failed", "failed")]
+)
+def test_states_are_told_in_words(state: State, said: str) -> None:
+    assert describe(Contender(name="x", label="x", steps=(STEP,), state=state)) == said
+
+
+def test_before_the_first_step_data_are_read() -> None:
     assert describe(Contender(name="x", label="x")) == "reading data"
-    for state, said in (("finished", "done"), ("stopped", "time is up"), ("failed", "failed")):
-        assert describe(Contender(name="x", label="x", steps=(STEP,), state=state)) == said

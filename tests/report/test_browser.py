@@ -73,6 +73,33 @@ def test_it_opens_from_disk_without_complaint(
         assert 200 <= wide <= width, figure
 
 
+def test_tables_can_be_read_on_a_telephone(page: Page, report: Path) -> None:
+    page.show(report, width=360)
+    page.settle()
+    lines: list[float] = page.run(
+        "[...document.querySelectorAll('th[scope=row]')].filter(h => h.offsetParent).map(h => "
+        "h.getBoundingClientRect().height / parseFloat(getComputedStyle(h).lineHeight))"
+    )
+    assert len(lines) > 8 and max(lines) < 3.5
+    # A name goes on in the next line after its dot, not within the word.
+    broken: int = page.run(
+        """[...document.querySelectorAll('#ledger .name')].flatMap(cell => [...cell.childNodes])
+        .filter(node => node.nodeType === 3 && node.data === 'NativeBatchNorm.')
+        .map(node => { const range = document.createRange(); range.selectNode(node);
+                       return range.getClientRects().length; })
+        .reduce((most, count) => Math.max(most, count), 0)"""
+    )
+    assert broken == 1
+    shades: str = page.run(
+        "getComputedStyle(document.querySelector('[aria-label=Ledger]')).backgroundImage"
+    )
+    assert shades.count("linear-gradient") == 4
+    ticks = "[...document.querySelectorAll('[data-figure=before] text')].length"
+    few: int = page.run(ticks)
+    page.show(report, width=1600)
+    assert few < page.run(ticks)
+
+
 def test_text_and_tables_are_there_before_any_script_has_run(page: Page, report: Path) -> None:
     # What is painted first then waits for nothing; docs/report.md has the times.
     page.call("Emulation.setScriptExecutionDisabled", value=True)

@@ -32,8 +32,9 @@ def make_row(number: int = 0, **fields: Any) -> Row:
 
 
 def make_contender(**fields: Any) -> Contender:
-    steps = (Step(step=1, loss=1 / 3, seconds=0.1),)
-    return Contender(**{"name": "x", "label": "x", "steps": steps, **fields})
+    step = Step(step=1, loss=1 / 3, seconds=0.1)
+    usual: dict[str, Any] = {"name": "x", "label": "x", "steps": (step,)}
+    return Contender(**{**usual, **fields})
 
 
 def make_long() -> Run:

@@ -83,4 +83,4 @@ def _make_line(row: Row) -> str:
 
 def _break_name(name: str) -> str:
     """Let a long name go on in the next line at its dots, not within a word."""
-    return "<wbr>".join(escape(part) for part in re.split(r"(?<=[._])(?=\w)", name))
+    return "<wbr>".join(escape(part) for part in re.split(r"(?<=\.)(?=\w)", name))

@@ -53,11 +53,10 @@ def say_excess(contender: Contender) -> str:
     measured, tolerance = contender.measured_error, contender.tolerance
     if measured is None or tolerance is None or measured <= tolerance:
         return ""
-    meter = contender.facts.get("meter", "")
     return (
         f"{shorten(contender.label)}: the measured gradient error {say_number(measured)} exceeds "
-        f"the tolerance {say_number(tolerance)}. The gradient's variance from batch to batch "
-        "shrinks quickly in a short training, and the estimate of it follows late. "
-        + (f"The meter, which tightens bounds then, is {shorten(meter)}. " if meter else "")
-        + "What helps: tolerance=0.01, or a meter that is on."
+        f"the tolerance {say_number(tolerance)}. While a model learns fast its gradient moves from "
+        "step to step, and the estimate of its variance takes that for variance: it comes out too "
+        "large, and so do the bounds, until that has calmed. More steps bring the two together, "
+        "and a smaller tolerance makes the error smaller."
     )
