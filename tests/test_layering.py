@@ -16,6 +16,7 @@ DOING = {"keep", "send", "store", "thin"}
 # What each part may import, besides itself. Arrows point down only.
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
+    "folders": {"errors"},
     "host": set(),
     "lazy": set(),
     "sizes": {"errors"},
@@ -29,7 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "study": {"errors", "codec", "keep", "science", "report"},
     "cli": {
         *("errors", "sizes", "codec", "plan", "science", "integrations", "report", "bench"),
-        *("_native", "study", *DOING),
+        *("_native", "study", "folders", *DOING),
     },
     "__main__": {"cli"},
     # The table of contents: what is imported here is public.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from elbowroom.cli.contender import PACE
-from elbowroom.cli.demo_folder import held
+from elbowroom.folders import held
 from elbowroom.report import read_run
 from elbowroom.report.model import Contender
 
@@ -236,7 +236,7 @@ def _child_of(parent: int, word: str) -> int:
 
 @linux
 def test_a_second_demo_is_kept_out(command: Command, tmp_path: Path) -> None:
-    with held(tmp_path / "run"):
+    with held(tmp_path / "run", "demo"):
         ending = command(*QUICK, "--out", tmp_path / "run")
     assert ending.code == 2 and "another demo is at work" in ending.err
     assert not list((tmp_path / "run").iterdir())

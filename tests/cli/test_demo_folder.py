@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from elbowroom.cli.demo import NAMES, TITLE
-from elbowroom.cli.demo_folder import clear, held
+from elbowroom.cli.demo_folder import clear
 from elbowroom.errors import InvalidArgument
 
 
@@ -66,13 +66,3 @@ def test_what_a_full_disk_has_left_empty_is_a_demo_s(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text("")
     clear(tmp_path, TITLE, NAMES)
     assert not files(tmp_path)
-
-
-def test_one_at_a_time(tmp_path: Path) -> None:
-    folder = tmp_path / "new" / "run"
-    with held(folder):
-        with pytest.raises(InvalidArgument, match="another demo is at work"), held(folder):
-            pass
-        assert not files(folder)
-    with held(folder):
-        pass

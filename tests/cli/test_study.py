@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from elbowroom.study import campaign, table
-from elbowroom.study.journal import LOCK, NAME, read_journal
+from elbowroom.folders import held
+from elbowroom.study import campaign, drawing, table
+from elbowroom.study.journal import NAME, read_journal
 
 from .conftest import Command, Ending
 
@@ -135,8 +136,7 @@ def test_missing_data_names_the_way_to_it(
 
 
 def test_a_folder_in_use_is_refused(command: Command, tmp_path: Path) -> None:
-    with (tmp_path / LOCK).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with held(tmp_path, "study"):
         end = command(*ROOM, "--out", tmp_path)
     assert end.code == 2 and "another study is at work" in end.err
 
@@ -166,7 +166,8 @@ def test_no_room_for_the_table_is_told_too(
     def write(path: Path, text: str) -> Path:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(table, "write_whole", write)
+    for module in (table, drawing):
+        monkeypatch.setattr(module, "write_whole", write)
     end = command(*SMALL, "--share", "0.5", "--out", tmp_path)
     assert end.code == 1 and "Traceback" not in end.err
     assert "no room left on the disk" in end.err and "2 of 2 trainings" in end.err

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elbowroom.errors import InvalidArgument
 from elbowroom.study.journal import (
     DAMAGED,
     NAME,
     append_row,
-    locked,
     read_journal,
     set_damaged_aside,
 )
@@ -98,17 +96,3 @@ def test_what_does_not_fit_on_the_disk_is_taken_back(
         append_row(tmp_path, {"key": "late"})
     assert full.value.errno == errno.ENOSPC
     assert (tmp_path / NAME).read_bytes() == before
-
-
-def test_two_studies_do_not_share_a_folder(tmp_path: Path) -> None:
-    with locked(tmp_path / "new"):
-        with (
-            pytest.raises(InvalidArgument, match="another study is at work"),
-            locked(tmp_path / "new"),
-        ):
-            raise AssertionError
-    with locked(tmp_path / "new"):
-        pass
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(InvalidArgument, match="is a file"), locked(tmp_path / "file"):
-        raise AssertionError

@@ -81,9 +81,9 @@ def demo(
         Settings(name=name, label=name, tolerance=tolerance, **shared)
         for name, tolerance in zip(NAMES, (None, TOLERANCE), strict=True)
     ]
-    from elbowroom.cli.demo_folder import held
+    from elbowroom.folders import held
 
-    with held(out):
+    with held(out, "demo"):
         # What --quick trains takes less memory than the allocator's own habits: a limit on it
         # would tell of these.
         _contest(out, both, seconds=seconds, limited=limited and not quick, as_json=as_json)

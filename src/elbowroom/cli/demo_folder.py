@@ -1,10 +1,7 @@
-"""The folder of a demo: held by one at a time, and cleared of what an earlier demo wrote."""
+"""The folder of a demo, cleared of what an earlier demo wrote."""
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from elbowroom.cli.contender import PACE
@@ -14,30 +11,6 @@ from elbowroom.report.writing import RUN, SUFFIX
 
 LIMITED = "limited"
 MOST_HEADER_BYTES = 64 << 10
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Make the folder and keep a second demo out of it."""
-    if folder.exists() and not folder.is_dir():
-        raise InvalidArgument(
-            f"{folder} is a file, and a folder is needed: name another with --out"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    # The folder itself is locked: a file would lie about among what others have put there.
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidArgument(
-                f"another demo is at work in {folder}: wait for it, or name another with --out"
-            ) from None
-        except OSError:
-            pass  # a file system without locks, where the user has to see to it
-        yield
-    finally:
-        os.close(handle)
 
 
 def clear(folder: Path, title: str, contenders: tuple[str, ...]) -> None:

@@ -95,8 +95,9 @@ def study(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train with and without compression, and compare what is learnt, seed by seed."""
+    from elbowroom.folders import held
     from elbowroom.study.choices import Choices, make_treatments, split_words
-    from elbowroom.study.journal import locked, read_journal
+    from elbowroom.study.journal import read_journal
     from elbowroom.study.presets import find_preset, list_treatments, plan_cells
 
     question = find_preset(preset)
@@ -127,7 +128,7 @@ def study(
     if plan:
         _print_plan(cells, list(read_journal(out)[0].values()), as_json)
         return
-    with locked(out), _ended_in_order(cells, out) as tally:
+    with held(out, "study"), _ended_in_order(cells, out) as tally:
         ending = _run(cells, out, tally, jobs=jobs, data=data, hidden=as_json)
         _finish(cells, ending, out, as_json)
     if ending.failures:

@@ -1,19 +1,13 @@
 """The journal of a study: one line a finished cell, whole or not at all, never counted twice."""
 
-import fcntl
 import json
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from elbowroom.errors import InvalidArgument
-
 NAME = "cells.jsonl"
 DAMAGED = "cells.damaged.jsonl"
-LOCK = "study.lock"
 MOST_LINE_BYTES = 1 << 20
 
 # A line is an object of JSON, and its row also stands alone: the sum is that of the row's text.
@@ -94,24 +88,6 @@ def append_row(folder: Path, row: Row) -> None:
             raise
     finally:
         os.close(file)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep a second study out of the folder."""
-    if folder.exists() and not folder.is_dir():
-        raise InvalidArgument(
-            f"{folder} is a file, and a folder is needed: name another with --out"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidArgument(
-                f"another study is at work in {folder}: wait for it, or name another with --out"
-            ) from None
-        yield
 
 
 def _make_line(row: Row) -> bytes:
