@@ -73,7 +73,7 @@ def test_the_reading_is_of_the_step_that_was_really_the_last(
     assert facts["contenders"]["plain"]["tolerance"] is None
 
 
-def test_chart_ledger_and_tile_are_of_the_same_step(folder: Path) -> None:
+def test_chart_ledger_and_tile_are_of_the_same_step(facts: dict[str, Any], folder: Path) -> None:
     """The gradients that are compared at the end take passes of their own."""
     room = read_run(folder).find("elbowroom")
     assert room is not None and room.timeline is not None
