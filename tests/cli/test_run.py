@@ -153,6 +153,7 @@ def test_an_interrupt_ends_the_process_as_an_interrupt(scripts: Path) -> None:
         (["--tolerance", "2", "x.py"], "--tolerance must be a share from 0 (exact) to 1, got 2"),
         (["--ledger", "no/where.json", "x.py"], "--ledger must name a file in a folder"),
         (["--ledger", __file__, "x.py"], "--ledger must name a new file or an old ledger"),
+        (["--ledger", os.devnull, "x.py"], "--ledger must name a file in a folder"),
         (["torchrun", "--no-python", "x.py"], "--no-python leaves no script to run"),
     ],
 )
@@ -170,7 +171,6 @@ def test_what_cannot_be_run_is_said_in_one_sentence(
 
 def test_json_is_one_line_on_standard_error(scripts: Path) -> None:
     done = run(scripts, *RUN, "--json", "package/train.py", "out.pt")
-    assert done.returncode == 0, done.stderr
     (module,) = json.loads(done.stderr)["modules"]
     assert module["gradient_error"] >= module["ledger"]["gradient_error"]
 

@@ -1,5 +1,6 @@
 """The verb `run`: a training script as it is, with its activations compressed."""
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
@@ -114,7 +115,7 @@ def _checked_ledger(ledger: Path | None) -> str | None:
     if ledger is None:
         return None
     path = ledger.absolute()
-    if path.is_dir() or not path.parent.is_dir():
+    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         raise InvalidArgument(
             f"--ledger must name a file in a folder that is there, got {ledger}: make the folder"
         )
@@ -127,6 +128,11 @@ def _checked_ledger(ledger: Path | None) -> str | None:
 
 
 def _is_replaceable(path: Path) -> bool:
-    """Whether a file is empty or looks like a ledger: a script in its place is a slip."""
-    with path.open("rb") as file:
-        return file.read(1) in {b"", b"{"}
+    """Whether a file is empty or an old ledger: a script in its place is a slip."""
+    try:
+        held = json.loads(path.read_bytes() or b'{"modules": []}')
+    except FileNotFoundError:
+        return True  # another process of the launch has just removed it
+    except (OSError, ValueError):
+        return False
+    return isinstance(held, dict) and "modules" in held

@@ -163,8 +163,8 @@ class Variances:
 def is_due(step: int, every: int) -> bool:
     """At 1, 2, 3, 4, 6, 8, 12 and so on until the period is reached, then once a period.
 
-    Gradients change fastest at the beginning: at each of these a quarter to a half more steps have
-    been seen than at the last.
+    Gradients change fastest at the beginning: at each of these a third to a half more steps have
+    been seen than at the last, and twice as many at the second.
     """
     if step >= every:
         return step % every == 0

@@ -15,7 +15,7 @@ from elbowroom.keep.activations.sites import Site
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 # The first bound of a site, before anything is known of it, relative to the spread of its values:
-# an error far below every tolerance, and still a fifth of the bytes; or a tenth, where memory is
+# an error far below every tolerance, and still a sixth of the bytes; or a tenth, where memory is
 # what matters and the first steps have to fit as well.
 CAREFUL = 1 / 44
 BOLD = 1 / 8

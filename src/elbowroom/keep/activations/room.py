@@ -119,7 +119,8 @@ class Activations:
         self._seconds: dict[str, float] = {}
         self._has_compiled = False
         self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
-        self._recycles = memory is None and recycle_memory()
+        on_host = all(p.is_cpu for p in model.parameters())
+        self._recycles = memory is None and on_host and recycle_memory()
 
     @property
     def ledger(self) -> Ledger:
@@ -223,7 +224,8 @@ class Activations:
                 if self._recycles and self._tally.saved_bytes > TRIM_FROM_BYTES:
                     trim_heap()
             self._step += 1
-            is_watched = is_due(self._step, self._refresh) or self._has_calmed()
+            has_calmed = self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
+            is_watched = is_due(self._step, self._refresh) or has_calmed
             if self._budget is not None:
                 self._budget.next_pass(self._seconds, is_watched=is_watched)
             if self._meter is not None:
@@ -304,9 +306,6 @@ class Activations:
     def _observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         if not self._measuring:
             self._noise.observe(parameter, gradient, self._step)
-
-    def _has_calmed(self) -> bool:
-        return self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
 
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:

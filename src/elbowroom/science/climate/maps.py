@@ -1,5 +1,6 @@
 """Maps with a class for every cell: held in memory, or in files of ClimateNet and DeepCAM."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,7 +61,7 @@ class StoredMaps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Files:
+class _Files(ABC):
     """Maps that lie in a file each, all of one size."""
 
     paths: tuple[Path, ...]
@@ -85,9 +86,9 @@ class _Files:
             )
         return torch.from_numpy(maps), _check_labels(path, labels, len(self.classes))
 
+    @abstractmethod
     def _load(self, path: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the chosen channels and the labels, of equal sizes."""
-        raise NotImplementedError
 
 
 class ClimateNet(_Files):
