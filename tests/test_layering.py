@@ -22,6 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "sizes": {"errors"},
     "codec": {"errors", "_native"},
     **{part: {"errors", "host", "lazy", "sizes", "codec"} for part in DOING},
+    "store": {"errors", "host", "lazy", "sizes", "codec", "_native"},
     "plan": {"errors", "sizes"},
     "science": {"errors", "codec", "plan", *DOING},
     "integrations": {"errors", "sizes", "codec", "plan", *DOING},

@@ -11,4 +11,7 @@ void register_codecs(nanobind::module_& module);
 // Adds the mask functions.
 void register_masks(nanobind::module_& module);
 
+// Adds what checkpoints need.
+void register_store(nanobind::module_& module);
+
 }  // namespace elbowroom

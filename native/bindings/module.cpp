@@ -67,4 +67,5 @@ NB_MODULE(_native, module) {
                "Work on the process's OpenMP threads from now on; False if it has none.");
     register_codecs(module);
     register_masks(module);
+    register_store(module);
 }

@@ -23,6 +23,7 @@ __all__ = [
     "Blob",
     "Bound",
     "BudgetUnreachable",
+    "Checkpointer",
     "CorruptData",
     "ElbowroomError",
     "IncompatibleFormat",
@@ -41,6 +42,7 @@ _PARTS = {
     "Activations": "keep",
     "Blob": "codec",
     "Bound": "codec",
+    "Checkpointer": "store",
     "decode": "codec",
     "encode": "codec",
 }
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from elbowroom.codec import decode as decode
     from elbowroom.codec import encode as encode
     from elbowroom.keep import Activations as Activations
+    from elbowroom.store import Checkpointer as Checkpointer
 else:
 
     def __getattr__(name: str) -> object:

@@ -54,3 +54,15 @@ def trim_heap() -> None:
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
+
+
+def available_bytes() -> int:
+    """Memory that could be had without swapping; of unknown systems, more than any has."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return sys.maxsize

@@ -1,0 +1,66 @@
+#include "store/store.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "common/float_env.hpp"
+#include "common/isa.hpp"
+#include "common/pool.hpp"
+
+namespace elbowroom {
+namespace {
+
+// Digests and planes are defined by bytes in this order.
+static_assert(std::endian::native == std::endian::little);
+
+const StoreKernels& store_kernels() noexcept {
+#if ELBOWROOM_X86
+    switch (current()) {
+        case Isa::avx512:
+            return avx512::store_kernels;
+        case Isa::avx2:
+            return avx2::store_kernels;
+        case Isa::scalar:
+            break;
+    }
+#endif
+    return scalar::store_kernels;
+}
+
+// Bytes that a thread takes at once, about.
+constexpr std::size_t run_bytes = std::size_t{1} << 19;
+
+}  // namespace
+
+void hash_whole(const std::uint8_t* data, std::size_t nbytes, std::uint8_t* out) noexcept {
+    store_kernels().hash(data, nbytes, nbytes, out);
+}
+
+void hash_parts(const std::uint8_t* data, std::size_t nbytes, std::size_t part_bytes,
+                std::uint8_t* out, unsigned threads) noexcept {
+    if (nbytes == 0) return;
+    const StoreKernels& kernels = store_kernels();
+    // Not (nbytes + part_bytes - 1): a part may be as long as memory.
+    const std::size_t parts = (nbytes - 1) / part_bytes + 1;
+    const std::size_t run = std::max<std::size_t>(run_bytes / part_bytes, 1);
+    parallel_for((parts - 1) / run + 1, threads, [&](std::size_t task) {
+        const std::size_t first = task * run * part_bytes;
+        const std::size_t most = std::min(run, parts - task * run) * part_bytes;
+        kernels.hash(data + first, std::min(most, nbytes - first), part_bytes,
+                     out + task * run * digest_bytes);
+    });
+}
+
+void split_planes(Relation relation, const std::uint8_t* now, const std::uint8_t* before,
+                  std::size_t count, std::uint8_t* out) noexcept {
+    const DefaultFloatEnv float_env;
+    store_kernels().split(relation, now, before, count, out);
+}
+
+void join_planes(Relation relation, const std::uint8_t* const* planes, std::size_t count,
+                 std::uint8_t* target) noexcept {
+    const DefaultFloatEnv float_env;
+    store_kernels().join(relation, planes, count, target);
+}
+
+}  // namespace elbowroom

@@ -1,0 +1,124 @@
+"""Two tiers: what is committed near is brought far, in a thread of its own.
+
+Near is fast and may vanish with the machine: a disk in the node, a burst buffer. Far is slow and
+stays: a parallel file system, a bucket. A checkpoint counts there from the moment its manifest is
+there, which comes last.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from elbowroom.errors import CorruptData, ElbowroomError
+from elbowroom.store.checkpoint import manifest as manifests
+from elbowroom.store.checkpoint.objects import place_at
+from elbowroom.store.checkpoint.place import Place
+from elbowroom.store.checkpoint.reading import PACKS
+from elbowroom.store.checkpoint.retention import Keep
+from elbowroom.store.checkpoint.store import MANIFESTS, MARK, Name, Store, publish
+
+_PIECE_BYTES = 8 << 20
+
+
+class Drain:
+    """Brings checkpoints from one store to another; of several that wait, only the newest."""
+
+    def __init__(self, near: Store, far: Store, keep: Keep, tell: Callable[[str], None]) -> None:
+        self._near, self._far, self._keep, self._tell = near, far, keep, tell
+        self._asked = queue.SimpleQueue[Name | None]()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._thread = threading.Thread(target=self._run, name="elbowroom drain", daemon=True)
+        self._thread.start()
+
+    def push(self, name: Name) -> None:
+        """Bring this one there when there is time."""
+        self._idle.clear()
+        self._asked.put(name)
+
+    def wait(self) -> None:
+        """Until nothing is on its way."""
+        self._idle.wait()
+
+    def close(self) -> None:
+        """Finish, and end the thread."""
+        self._asked.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            name = self._asked.get()
+            while name is not None and not self._asked.empty():
+                newer = self._asked.get()
+                if newer is None:
+                    self._asked.put(None)
+                    break
+                name = newer
+            if name is None:
+                return
+            try:
+                bring(self._near, self._far, name)
+                self._far.collect(self._keep.choose(self._far.names()), upto=name.order)
+            except (OSError, ElbowroomError) as error:
+                self._tell(
+                    f"the checkpoint of step {name.step} was not brought to "
+                    f"{self._far.place.root}: {error}; it is safe near, and will be brought along "
+                    "with the next"
+                )
+            if self._asked.empty():
+                self._idle.set()
+
+
+def find_identity(far: str | Path | None) -> str | None:
+    """Of the store that lies there already: that of its other tier has to be the same."""
+    if far is None:
+        return None
+    place = place_at(far)
+    return Store.open(far).id if MARK in place.names("") else None
+
+
+def bring_back(near: Store, far: Store) -> None:
+    """Have the newest checkpoint of the far tier near, if it is newer than all that is there."""
+    newest = max((name.order for name in near.names()), default=0)
+    for name in reversed(far.names()):
+        if name.order <= newest:
+            return
+        try:
+            bring(far, near, name)
+        except CorruptData:
+            continue  # an older one may be whole
+        return
+
+
+def bring(near: Store, far: Store, name: Name) -> None:
+    """Copy a checkpoint with all that it needs; packs first, its manifest last.
+
+    While it is read, nothing is removed near; what is far already stays as it is.
+    """
+    with near.reading():
+        if name not in near.names():
+            return  # near has moved on, and a newer one is on its way
+        data = near.place.read(f"{MANIFESTS}/{name}.json", manifests.MOST_BYTES)
+        manifest = near.manifest(name)
+        there = set(far.place.names(PACKS))
+        for pack in dict.fromkeys(pack for part in manifest.parts for pack in part.packs):
+            if pack.name not in there:
+                _copy(near.place, far.place, f"{PACKS}/{pack.name}", pack.nbytes)
+        if f"{name}.json" not in far.place.names(MANIFESTS):
+            publish(far.place, f"{MANIFESTS}/{name}.json", data)
+
+
+def _copy(near: Place, far: Place, name: str, nbytes: int) -> None:
+    far.remove(f"{name}.part")  # of an attempt that was killed
+    sink = far.create(name)
+    try:
+        piece = bytearray(min(_PIECE_BYTES, nbytes))
+        for start in range(0, nbytes, _PIECE_BYTES):
+            part = memoryview(piece)[: min(_PIECE_BYTES, nbytes - start)]
+            near.read_into(name, start, part)
+            sink.append(part)
+        sink.commit()
+    except BaseException:
+        sink.abandon()
+        raise

@@ -1,0 +1,205 @@
+"""The writer's side of a store: increments, ranks that wait for one another, what may go."""
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elbowroom.errors import CorruptData, InvalidArgument
+from elbowroom.store.checkpoint import manifest as manifests
+from elbowroom.store.checkpoint.contents import Memory
+from elbowroom.store.checkpoint.digests import LEAF_BYTES
+from elbowroom.store.checkpoint.drain import Drain, bring_back, find_identity
+from elbowroom.store.checkpoint.lossy import BoundOf
+from elbowroom.store.checkpoint.manifest import Entry, Manifest, Part
+from elbowroom.store.checkpoint.objects import place_at
+from elbowroom.store.checkpoint.place import Place
+from elbowroom.store.checkpoint.ranks import Ranks
+from elbowroom.store.checkpoint.reading import PACKS, PartReader
+from elbowroom.store.checkpoint.retention import Keep
+from elbowroom.store.checkpoint.snapshot import Buffer, Piece, Snapshot
+from elbowroom.store.checkpoint.store import PARTS, Name, Store, publish
+from elbowroom.store.checkpoint.system import System
+from elbowroom.store.checkpoint.writing import PartWriter
+
+PATIENCE_S = 600.0  # how long the first rank waits for the others' parts
+
+
+class Journal:
+    """Writes checkpoints into a store that nobody else writes to."""
+
+    def __init__(
+        self,
+        where: str | Path,
+        *,
+        ranks: Ranks,
+        keep: Keep,
+        far: str | Path | None = None,
+        keep_far: Keep | None = None,
+        hash_name: str = "xxh3-128",
+        bound_of: BoundOf = lambda piece: None,
+        system: System | None = None,
+    ) -> None:
+        self.where, self._ranks, self._keep, self._bound_of = where, ranks, keep, bound_of
+        place = place_at(where, system)
+        self._drain: Drain | None = None
+        self.told: list[str] = []
+        self._held = contextlib.ExitStack()
+        self.recycle: Callable[[Buffer], None] = lambda buffer: None
+        self._memory = Memory()
+        self._before: Snapshot | None = None
+        self._pieces: dict[str, Piece] = {}
+        self._built_on: tuple[PartReader, dict[str, Entry]] | None = None
+        self._order = 0
+        problem: Exception | None = None
+        if ranks.is_first:
+            try:
+                place.make()
+                self._hold(place)
+                self.store = Store.make(place, hash_name, identity=find_identity(far))
+                if far is not None:
+                    beyond = Store.make(place_at(far), hash_name, identity=self.store.id)
+                    bring_back(self.store, beyond)
+                    self._drain = Drain(self.store, beyond, keep_far or keep, self.told.append)
+                self._order = max((name.order for name in self.store.names()), default=0)
+                # What a killed run has left behind. Checkpoints stay: the newest may be damaged.
+                self.store.collect(self.store.names())
+            except (OSError, InvalidArgument, CorruptData) as error:
+                problem = error
+        (is_broken,) = ranks.most(int(problem is not None))
+        if problem is not None:
+            self._held.close()
+            raise problem
+        if is_broken:
+            raise InvalidArgument(f"the first rank could not open {where}")
+        if not ranks.is_first:
+            self.store = Store.open(where, system)
+
+    def next_id(self) -> int:
+        """The identity of the next checkpoint, as a number."""
+        self._order += 1
+        return int(f"{self._order:08x}{secrets.token_hex(4)}", 16)
+
+    def build_on(self, name: Name) -> None:
+        """Make the next checkpoint an increment to that one."""
+        manifest = self.store.manifest(name)
+        self._forget_before()
+        self._memory = Memory()
+        if self._ranks.rank < len(manifest.parts):
+            part = manifest.parts[self._ranks.rank]
+            with contextlib.suppress(CorruptData, OSError):
+                self._memory = self.store.memory(manifest, self._ranks.rank)
+            entries = {entry.where: entry for entry in part.entries}
+            self._built_on = self.store.reader(manifest, part), entries
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Have the checkpoint durable, or raise and leave everything as it was."""
+        name = Name(step=snapshot.step, id=snapshot.facts["id"])
+        try:
+            memory, part = self._write_part(snapshot, name)
+            self._commit(snapshot, name, part)
+        except BaseException:
+            self.recycle(snapshot.buffer)
+            raise
+        self._forget_before()
+        self._memory, self._before = memory, snapshot
+        self._pieces = {piece.where: piece for piece in snapshot.pieces}
+        if self._ranks.is_first:
+            if self._drain is not None:
+                self._drain.push(name)
+            self._collect(name.order)
+
+    def close(self) -> None:
+        """Bring what is left to the far tier, and let another writer in."""
+        if self._drain is not None:
+            self._drain.close()
+            self._drain = None
+            self._collect(self._order)  # nothing is removed while it is on its way
+        self._held.close()
+
+    def _collect(self, upto: int) -> None:
+        # What cannot be removed now can be removed next time.
+        with contextlib.suppress(OSError):
+            self.store.collect(self._keep.choose(self.store.names()), upto=upto)
+
+    def _hold(self, place: Place) -> None:
+        if not self._held.enter_context(place.lock("writer")):
+            raise InvalidArgument(
+                f"another run is writing checkpoints to {place.root}: end it, or name another "
+                "folder"
+            )
+
+    def _write_part(self, snapshot: Snapshot, name: Name) -> tuple[Memory, Part]:
+        done = PartWriter(
+            create=lambda pack: self.store.place.create(f"{PACKS}/{pack}"),
+            name=f"{name}-r{self._ranks.rank}",
+            hash_name=self.store.hash,
+            memory=self._memory,
+            read_before=self._read_before,
+            bound_of=self._bound_of,
+        ).write(snapshot)
+        return done.memory, done.part
+
+    def _commit(self, snapshot: Snapshot, name: Name, part: Part) -> None:
+        parts = (part,)
+        if self._ranks.size > 1:
+            file = f"{PARTS}/{name}-r{self._ranks.rank}.json"
+            if not self._ranks.is_first:
+                held = manifests.write_part(part)
+                publish(self.store.place, file, manifests.seal(json.dumps(held)))
+                return
+            parts = (part, *(self._await(name, rank) for rank in range(1, self._ranks.size)))
+        self.store.commit(
+            Manifest(
+                step=name.step,
+                id=name.id,
+                store=self.store.id,
+                created_s=time.time(),
+                hash=self.store.hash,
+                leaf_bytes=LEAF_BYTES,
+                parts=parts,
+                facts=snapshot.facts,
+            )
+        )
+
+    def _await(self, name: Name, rank: int) -> Part:
+        file = f"{PARTS}/{name}-r{rank}.json"
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                data = self.store.place.read(file, manifests.MOST_BYTES)
+            except FileNotFoundError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"rank {rank} has not saved its part of step {name.step} within "
+                        f"{PATIENCE_S:.0f} s"
+                    ) from None
+                time.sleep(0.02)
+                continue
+            return manifests.read_part(manifests.unseal(data, file), file)
+
+    def _read_before(self, piece: Piece) -> NDArray[np.uint8] | None:
+        """The bytes that a tensor had in the checkpoint before, from memory or from the disk."""
+        if self._before is not None:
+            found = self._pieces.get(piece.where)
+            return None if found is None else self._before.bytes_of(found)
+        if self._built_on is None or piece.where not in self._built_on[1]:
+            return None
+        reader, entries = self._built_on
+        out = np.empty(piece.layout.nbytes, np.uint8)
+        try:
+            reader.read(entries[piece.where].content, piece.where, out)
+        except (CorruptData, OSError):
+            return None
+        return out
+
+    def _forget_before(self) -> None:
+        if self._before is not None:
+            self.recycle(self._before.buffer)
+        self._before = self._built_on = None
+        self._pieces = {}

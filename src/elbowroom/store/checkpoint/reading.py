@@ -1,0 +1,197 @@
+"""Contents out of packs, every leaf compared with its digest."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elbowroom.codec import Blob, decode
+from elbowroom.errors import CorruptData
+from elbowroom.store.checkpoint.coding import FRAME_BYTES, MOST_RATIO, decode_frame, frames_of
+from elbowroom.store.checkpoint.contents import BLOB
+from elbowroom.store.checkpoint.digests import HASHES, HashTree
+from elbowroom.store.checkpoint.layout import Layout, check_layout, place_over
+from elbowroom.store.checkpoint.manifest import Content, Extent, Manifest, Part
+from elbowroom.store.checkpoint.place import Place
+
+PACKS = "packs"
+_Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """What is wrong with a tensor of a checkpoint."""
+
+    where: str
+    file: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} ({self.file})"
+
+
+class PartReader:
+    """Reads what one rank has saved."""
+
+    def __init__(self, place: Place, manifest: Manifest, part: Part) -> None:
+        self._place, self._manifest, self._part = place, manifest, part
+        self._sizes: dict[int, int] = {}
+
+    def tensor(self, number: int) -> Tensor:
+        """A tensor of the state, verified."""
+        if not isinstance(number, int) or not 0 <= number < len(self._part.entries):
+            raise CorruptData(f"the checkpoint's state asks for a tensor {str(number)[:20]}")
+        entry = self._part.entries[number]
+        content = self._part.contents[entry.content]
+        layout = Layout(dtype=entry.dtype, shape=entry.shape, stride=entry.stride)
+        check_layout(layout, content.nbytes, entry.where)
+        self._check_sizes(content)
+        raw = torch.empty(content.nbytes, dtype=torch.uint8)
+        self.read(entry.content, entry.where, raw.numpy())
+        return place_over(raw, layout)
+
+    def read(self, number: int, where: str, out: _Bytes) -> None:
+        """Fill memory with a content, and compare it with its digests."""
+        self._fill(number, where, out)
+        broken = self._broken_leaves(number, out)
+        if len(broken):
+            raise CorruptData(self._blame(number, where, broken))
+
+    def leaves(self, number: int) -> HashTree:
+        """The tree of a content as it was written; refuses digests that are damaged themselves."""
+        content = self._part.contents[number]
+        size = HASHES[self._manifest.hash][0]
+        try:
+            if content.leaves is None:
+                digests = bytes.fromhex(content.root.partition("-")[2])
+            else:
+                digests = self.bytes_of(content.leaves)
+            leaves = np.frombuffer(digests, np.uint8).reshape(-1, size)
+        except ValueError as error:
+            raise CorruptData(f"a content has digests of the wrong size: {error}") from error
+        tree = HashTree(
+            hash=self._manifest.hash,
+            nbytes=content.nbytes,
+            leaves=leaves,
+            leaf_bytes=self._manifest.leaf_bytes,
+        )
+        count = -(-content.nbytes // self._manifest.leaf_bytes)
+        if len(leaves) != count or tree.root != content.root:
+            name = self._file_of(content.leaves) if content.leaves else "the manifest"
+            raise CorruptData(f"the digests of a content are damaged in {name}")
+        return tree
+
+    def bytes_of(self, extent: Extent) -> bytes:
+        """Some bytes of a pack."""
+        self._check_extent(extent)
+        out = bytearray(extent.nbytes)
+        self._place.read_into(self._file_of(extent), extent.offset, memoryview(out))
+        return bytes(out)
+
+    def _fill(self, number: int, where: str, out: _Bytes) -> None:
+        content = self._part.contents[number]
+        if content.coding:
+            self._fill_coded(content, where, out)
+            return
+        done = 0
+        for extent in content.extents:
+            end = done + extent.nbytes
+            self._check_extent(extent)
+            if extent.nbytes == 0:
+                continue
+            self._place.read_into(self._file_of(extent), extent.offset, out[done:end].data)
+            rest = out[end : end + (extent.repeat - 1) * extent.nbytes]
+            rest.reshape(-1, extent.nbytes)[:] = out[done:end]
+            done += extent.total_bytes
+
+    def _fill_coded(self, content: Content, where: str, out: _Bytes) -> None:
+        if content.base is not None:
+            if self._part.contents[content.base].nbytes != content.nbytes:
+                raise CorruptData(f"{where} builds on a content of another size")
+            self._fill(content.base, where, out)
+        if content.coding == BLOB:
+            self._fill_blob(content, where, out)
+            return
+        frames = list(frames_of(content.nbytes))
+        if len(frames) != len(content.extents):
+            raise CorruptData(
+                f"{where} has {len(content.extents)} frames in place of {len(frames)}"
+            )
+        for frame, extent in zip(frames, content.extents, strict=True):
+            coded = self.bytes_of(extent)
+            try:
+                decode_frame(content.coding, content.item_bytes, coded, out[frame])
+            except CorruptData as error:
+                raise CorruptData(f"{where}: {error} ({self._file_of(extent)})") from error
+
+    def _fill_blob(self, content: Content, where: str, out: _Bytes) -> None:
+        coded = b"".join(self.bytes_of(extent) for extent in content.extents)
+        blob = Blob.frombytes(coded)
+        if blob.raw_nbytes != content.nbytes:
+            raise CorruptData(f"{where} is a blob of {blob.raw_nbytes} bytes, not {content.nbytes}")
+        values = decode(blob)
+        if not isinstance(values, Tensor):
+            raise CorruptData(f"{where} is a blob of an array in place of a tensor")
+        flat = torch.empty(0, dtype=values.dtype).set_(values.untyped_storage())
+        out[:] = flat.view(torch.uint8).numpy()[: content.nbytes]
+
+    def _check_sizes(self, content: Content) -> None:
+        """Refuse sizes that the packs cannot hold before memory is taken for them."""
+        for extent in content.extents:
+            self._check_extent(extent)
+        held = sum(extent.nbytes for extent in content.extents)
+        if content.coding and (held * MOST_RATIO + FRAME_BYTES) < content.nbytes:
+            raise CorruptData(f"{held} coded bytes claim to be {content.nbytes}")
+
+    def _check_extent(self, extent: Extent) -> None:
+        pack = self._part.packs[extent.pack]
+        if extent.pack not in self._sizes:
+            name = f"{PACKS}/{pack.name}"
+            try:
+                self._sizes[extent.pack] = self._place.size(name)
+            except FileNotFoundError:
+                raise CorruptData(f"{name} is missing") from None
+        if self._sizes[extent.pack] != pack.nbytes:
+            raise CorruptData(
+                f"{PACKS}/{pack.name} has {self._sizes[extent.pack]} bytes in place of "
+                f"{pack.nbytes}: it was cut short or replaced"
+            )
+
+    def _file_of(self, extent: Extent) -> str:
+        return f"{PACKS}/{self._part.packs[extent.pack].name}"
+
+    def _broken_leaves(self, number: int, out: _Bytes) -> NDArray[np.int64]:
+        tree = self.leaves(number)
+        found = HashTree.of(out.data, tree.hash, tree.leaf_bytes) if len(out) else tree
+        return found.changed(tree)
+
+    def _blame(self, number: int, where: str, broken: NDArray[np.int64]) -> str:
+        content, leaf_bytes = self._part.contents[number], self._manifest.leaf_bytes
+        files = sorted({self._file_of(e) for e in self._extents_of(content)})
+        if not content.coding:
+            files = sorted(
+                {
+                    name
+                    for name, start, end in self._files_of(content)
+                    if ((broken * leaf_bytes < end) & ((broken + 1) * leaf_bytes > start)).any()
+                }
+            )
+        first = int(broken[0]) * leaf_bytes
+        return (
+            f"{where} is damaged: {len(broken)} of {-(-content.nbytes // leaf_bytes)} pieces do "
+            f"not match their digests, the first at byte {first}, in {', '.join(files)}"
+        )
+
+    def _extents_of(self, content: Content) -> Iterator[Extent]:
+        yield from content.extents
+        if content.base is not None:
+            yield from self._extents_of(self._part.contents[content.base])
+
+    def _files_of(self, content: Content) -> Iterator[tuple[str, int, int]]:
+        start = 0
+        for extent in content.extents:
+            yield self._file_of(extent), start, start + extent.total_bytes
+            start += extent.total_bytes

@@ -1,0 +1,39 @@
+"""Which checkpoints stay."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elbowroom.errors import InvalidArgument
+from elbowroom.store.checkpoint.store import Name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """The last ones, and of older ones the first after each so many steps; `last=None`: all."""
+
+    last: int | None = 3
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("last", "every"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InvalidArgument(f"{name} must be a number from 1 on, got {value!r}")
+
+    def choose(self, names: Sequence[Name]) -> list[Name]:
+        """Those that stay, of all that there are, oldest first."""
+        if self.last is None:
+            return list(names)
+        kept = list(names[-self.last :])
+        if self.every is not None:
+            reached = set()
+            for name in names:
+                if name.step // self.every not in reached:
+                    reached.add(name.step // self.every)
+                    kept.append(name)
+        return [name for name in names if name in kept]
+
+
+def read_keep(keep: "int | Keep | None") -> Keep:
+    """A number is how many of the last stay."""
+    return keep if isinstance(keep, Keep) else Keep(last=keep)

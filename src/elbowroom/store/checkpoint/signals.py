@@ -1,0 +1,45 @@
+"""Signals by which a cluster says that the time is up."""
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+class Notice:
+    """Notes that a signal has come; what to do about it is decided between two steps."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[int, Any] = {}
+
+    def listen(self) -> None:
+        """From now on; only the main thread may, and elsewhere signals do what they did."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._note)
+
+    def ignore(self) -> None:
+        """As it was before."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, handler in self._before.items():
+            # Someone else may have come after us, whose handler is not ours to take away.
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._before.clear()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.number:
+            # The second one is not for saving: whoever sends it wants what was there before.
+            before = self._before.get(number)
+            if callable(before):
+                before(number, frame)
+            elif before == signal.SIG_DFL:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+        self.number = number

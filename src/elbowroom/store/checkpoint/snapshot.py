@@ -1,0 +1,99 @@
+"""A copy of a state as it is at one moment, in memory that is warm and used again."""
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elbowroom.store.checkpoint.layout import Layout, layout_of, place_over
+
+_PAGE_BYTES = 4096
+_LINE_BYTES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A tensor of a snapshot."""
+
+    where: str
+    layout: Layout
+    start: int
+
+
+class Buffer:
+    """Memory for one snapshot. Its pages are there before they are needed, and stay."""
+
+    def __init__(self) -> None:
+        self._memory: mmap.mmap | None = None
+        self.bytes = np.empty(0, np.uint8)
+        self._tensor = torch.empty(0, dtype=torch.uint8)
+
+    def reserve(self, nbytes: int) -> None:
+        """Have room for so much; what was there is lost when it grows."""
+        if nbytes <= len(self.bytes):
+            return
+        nbytes = -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
+        if torch.cuda.is_available():
+            # Copies from a GPU run beside computation only into memory that stays where it is.
+            self._tensor = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+            self.bytes = self._tensor.numpy()
+            return
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
+        self._memory = mmap.mmap(-1, nbytes, flags=flags)
+        self.bytes = np.frombuffer(self._memory, np.uint8)
+        self._tensor = torch.from_numpy(self.bytes)
+
+    def tensor(self, piece: Piece) -> Tensor:
+        """The place of a tensor, as one."""
+        end = piece.start + piece.layout.nbytes
+        return place_over(self._tensor[piece.start : end], piece.layout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A state: what JSON holds of it, and its tensors in a buffer."""
+
+    step: int
+    tree: Any
+    facts: dict[str, Any]
+    pieces: tuple[Piece, ...]
+    buffer: Buffer
+
+    def bytes_of(self, piece: Piece) -> NDArray[np.uint8]:
+        """The memory of a tensor."""
+        return self.buffer.bytes[piece.start : piece.start + piece.layout.nbytes]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all tensors."""
+        return sum(piece.layout.nbytes for piece in self.pieces)
+
+
+def lay_out(tensors: Sequence[tuple[str, Tensor]]) -> tuple[tuple[Piece, ...], int]:
+    """Give every tensor a place, large ones on pages of their own; return also the bytes in all."""
+    pieces, position = [], 0
+    layouts = [(where, layout_of(tensor, where)) for where, tensor in tensors]
+    for where, layout in layouts:
+        unit = _PAGE_BYTES if layout.nbytes >= 16 * _PAGE_BYTES else _LINE_BYTES
+        position = -(-position // unit) * unit
+        pieces.append(Piece(where=where, layout=layout, start=position))
+        position += layout.nbytes
+    return tuple(pieces), position
+
+
+@torch.no_grad()
+def copy_tensors(
+    tensors: Sequence[tuple[str, Tensor]], pieces: Sequence[Piece], buffer: Buffer
+) -> None:
+    """Copy tensors to their places; those of a GPU are there once its stream has come so far."""
+    for (_, tensor), piece in zip(tensors, pieces, strict=True):
+        if piece.layout.nbytes:
+            source = tensor.detach()
+            if source.is_conj() or source.is_neg():
+                source = source.resolve_conj().resolve_neg()
+            buffer.tensor(piece).copy_(source, non_blocking=True)

@@ -1,0 +1,97 @@
+"""A cluster that says its time is up gets a saved run and a clean end."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from elbowroom.store.checkpoint import Store
+from elbowroom.store.checkpoint.signals import Notice
+
+from .runs import losses_of, start
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from tests.store.checkpoint.runs import start
+
+run = start()
+with run.checkpointer(Path(sys.argv[1]), every=10**6, handle_signals=True) as checkpointer:
+    print(f"resumed {checkpointer.resumed_from}", flush=True)
+    while len(run.losses) < 12:
+        run.step()
+        if len(run.losses) == 5 and checkpointer.resumed_from is None:
+            print("waiting", flush=True)
+            sys.stdin.readline()
+        checkpointer.step()
+    print(json.dumps(run.losses))
+"""
+ROOT = Path(__file__).parents[3]
+
+
+def launch(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder), str(ROOT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_saves_and_ends_cleanly(tmp_path: Path, number: int) -> None:
+    first = launch(tmp_path)
+    assert first.stdout is not None and first.stdin is not None
+    assert [first.stdout.readline(), first.stdout.readline()] == ["resumed None\n", "waiting\n"]
+    first.send_signal(number)
+    first.stdin.write("\n")
+    _, said = first.communicate(timeout=60)
+    assert (first.returncode, said) == (0, "")
+    assert [name.step for name in Store.open(tmp_path).names()] == [5]
+    second = launch(tmp_path)
+    out, said = second.communicate(timeout=60)
+    assert second.returncode == 0, said
+    assert out.splitlines()[0] == "resumed 5"
+    assert out.splitlines()[1] == str(losses_of(12))
+
+
+def test_handlers_are_put_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with start().checkpointer(tmp_path, handle_signals=True):
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_in_another_thread_nothing_is_listened_for(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    found = []
+
+    def work() -> None:
+        with start().checkpointer(tmp_path, handle_signals=True):
+            found.append(signal.getsignal(signal.SIGUSR1))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [before]
+
+
+def test_the_second_signal_is_for_those_who_were_there_first() -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
+    try:
+        notice = Notice()
+        notice.listen()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert notice.number == signal.SIGUSR1 and got == []
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert got == [signal.SIGUSR1]
+        notice.ignore()
+    finally:
+        signal.signal(signal.SIGUSR1, before)

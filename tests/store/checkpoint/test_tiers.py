@@ -1,0 +1,100 @@
+"""Near and far: what is committed near arrives far, and a new machine finds it there."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from elbowroom.errors import BackendUnavailable, InvalidArgument
+from elbowroom.store.checkpoint import CheckpointWarning, Store
+from elbowroom.store.checkpoint.objects import ObjectPlace
+
+from .runs import Run, losses_of, start
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    url = "memory://bucket/run"
+    yield url
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
+
+
+def train(run: Run, steps: int, near: Path | str, **options: object) -> int | None:
+    with run.checkpointer(near, every=2, **options) as checkpointer:  # type: ignore[arg-type]
+        while len(run.losses) < steps:
+            run.step()
+            checkpointer.step()
+            checkpointer.wait()
+        return checkpointer.resumed_from
+
+
+def check(where: Path | str, steps: list[int]) -> None:
+    store = Store.open(where)
+    assert [name.step for name in store.names()] == steps
+    assert all(store.verify(name) == [] for name in store.names())
+
+
+def test_a_bucket_is_a_place_like_any_other(bucket: str) -> None:
+    assert train(start(), 5, bucket) is None
+    check(bucket, [2, 4])
+    run = start(seed=4)
+    assert train(run, 9, bucket, keep=2) == 4
+    assert run.losses == losses_of(9)
+    check(bucket, [6, 8])
+    place = ObjectPlace(bucket)
+    assert set(place.names("")) == {"manifests", "packs", "parts", "store.json"}
+    assert len(place.names("packs")) < 4
+
+
+@pytest.mark.parametrize("is_bucket", [False, True])
+def test_a_new_machine_finds_what_is_far(tmp_path: Path, bucket: str, is_bucket: bool) -> None:
+    far = bucket if is_bucket else tmp_path / "far"
+    train(start(), 7, tmp_path / "near", far=far, keep=1, keep_far=2)
+    check(tmp_path / "near", [6])
+    check(far, [4, 6])
+    shutil.rmtree(tmp_path / "near")
+    run = start(seed=2)
+    assert train(run, 11, tmp_path / "near", far=far, keep=1, keep_far=2) == 6
+    assert run.losses == losses_of(11)
+    check(far, [8, 10])
+
+
+def test_far_is_behind_when_near_is_newer(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    train(start(), 3, near, far=far)
+    train(start(), 5, near)
+    assert train(start(), 7, near, far=far, keep_far=1) == 4
+    check(far, [6])
+
+
+def test_what_cannot_be_brought_now_comes_with_the_next(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    run = start()
+    with run.checkpointer(near, every=1, far=far, keep=None) as checkpointer:
+        run.step()
+        (far / "packs").rmdir()
+        (far / "packs").touch()
+        checkpointer.step()
+        checkpointer._persister.wait()
+        drain = checkpointer._journal._drain
+        assert drain is not None
+        drain.wait()
+        (far / "packs").unlink()
+        (far / "packs").mkdir()
+        run.step()
+        with pytest.warns(CheckpointWarning, match="step 1 was not brought to .*it is safe near"):
+            checkpointer.step()
+    check(far, [2])
+
+
+def test_tiers_of_two_runs_do_not_mix(tmp_path: Path) -> None:
+    train(start(), 3, tmp_path / "one", far=tmp_path / "far")
+    train(start(), 3, tmp_path / "two")
+    with pytest.raises(InvalidArgument, match="checkpoints of another run than its other tier"):
+        start().checkpointer(tmp_path / "two", far=tmp_path / "far")
+    with pytest.raises(BackendUnavailable, match="cannot be reached"):
+        start().checkpointer(tmp_path / "three", far="nowhere://x/y")
