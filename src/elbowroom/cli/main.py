@@ -16,7 +16,10 @@ from elbowroom.errors import CorruptData, ElbowroomError, InvalidArgument
 # Each verb is a module of this package that holds either a function of the same
 # name (a command, for which typer may find SETTINGS there) or `app`, a typer.Typer
 # (a group of commands). Help lists them in this order.
-VERBS = ("demo", "run", "report", "study", "encode", "decode", "inspect", "bench", "data", "doctor")
+VERBS = (
+    *("demo", "run", "report", "study", "checkpoint", "encode", "decode", "inspect", "bench"),
+    *("data", "doctor"),
+)
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2

@@ -14,7 +14,7 @@ def make_console() -> Console:
     # Python has no stdout where it was closed from outside.
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     width = None if is_terminal else PIPE_WIDTH
-    return Console(highlight=False, markup=False, width=width)
+    return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_table(

@@ -1,5 +1,7 @@
 """A run that is saved, ended and resumed is the run that nothing has interrupted."""
 
+import subprocess
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -220,3 +222,32 @@ def test_an_optimizer_waits_for_the_copy(tmp_path: Path, monkeypatch: pytest.Mon
     assert order[:2] == ["copied", "stepped"]
     checkpointer.close()
     assert len(run.optimizer._optimizer_step_pre_hooks) == 0
+
+
+def test_the_last_step_is_saved_at_the_end_but_not_after_an_error(tmp_path: Path) -> None:
+    run = start()
+    with pytest.raises(KeyError), run.checkpointer(tmp_path, every=4) as checkpointer:
+        for _ in range(6):
+            run.step()
+            checkpointer.step()
+        raise KeyError
+    assert [name.step for name in Store.open(tmp_path).names()] == [4]
+    with run.checkpointer(tmp_path, every=4) as checkpointer:
+        for _ in range(3):
+            run.step()
+            checkpointer.step()
+    assert [name.step for name in Store.open(tmp_path).names()] == [4, 7]
+    run.checkpointer(tmp_path, every=4).close()
+    assert [name.step for name in Store.open(tmp_path).names()] == [4, 7]
+
+
+def test_what_was_begun_is_finished_when_the_script_just_ends(tmp_path: Path) -> None:
+    script = """if True:
+        import sys, torch, elbowroom as er
+        model = torch.nn.Linear(2000, 2000)
+        checkpointer = er.Checkpointer(sys.argv[1], model=model, every=1)
+        checkpointer.step()
+    """
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    subprocess.run(command, check=True, timeout=120)
+    assert [name.step for name in Store.open(tmp_path).names()] == [1]

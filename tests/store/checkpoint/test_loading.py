@@ -158,18 +158,18 @@ class Knowing(Sampler[int]):
     """Has a state of its own, which changes with every index."""
 
     def __init__(self, length: int) -> None:
-        self.length, self.last = length, 0
+        self.length, self.known = length, {"last": 0}
 
     def __iter__(self) -> Iterator[int]:
         for _ in range(self.length):
-            self.last = (self.last * 5 + 3) % 64
-            yield self.last % self.length
+            self.known["last"] = (self.known["last"] * 5 + 3) % 64
+            yield self.known["last"] % self.length
 
     def state_dict(self) -> dict[str, int]:
-        return {"last": self.last}
+        return self.known
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.last = state["last"]
+        self.known = dict(state)
 
 
 class Buckets(Sampler[list[int]]):

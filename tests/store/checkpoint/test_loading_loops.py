@@ -93,6 +93,22 @@ def test_a_copy_is_a_plain_loader() -> None:
     assert position.state_dict()["epoch"]["delivered"] == 6
 
 
+def test_a_loader_made_from_the_type_of_another_is_a_plain_one() -> None:
+    loader = load(Numbers(10))
+    position = follow_loader(loader)
+    other = type(loader)(Numbers(10), 3)
+    assert numbers_of(other) == list(range(10))
+    assert len(other) == 4
+    assert position.state_dict()["epoch"] is None
+    theirs = follow_loader(other)
+    assert theirs is not position
+    numbers_of(other, 2)
+    again = copy.copy(other)
+    assert type(again) is DataLoader
+    taken_up(theirs, again)
+    assert numbers_of(again) == list(range(6, 10))
+
+
 def test_following_twice_is_following_once() -> None:
     loader = load(Numbers(10))
     position = follow_loader(loader)

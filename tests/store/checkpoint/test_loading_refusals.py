@@ -9,6 +9,7 @@ from elbowroom.errors import InvalidArgument
 from elbowroom.store.checkpoint.loading import follow_loader
 
 from .test_loading import Endless, Loader, Numbers, generator, load, numbers_of, taken_up
+from .test_loading_streams import Keeper
 
 
 class Owner:
@@ -88,6 +89,20 @@ def test_another_order_is_refused_half_way(options: dict[str, Any], said: str) -
     other = make(**options)
     taken_up(position, other)
     assert len(numbers_of(other)) == len(other.sampler)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("dataset", [Numbers(12), Keeper(12)])
+def test_ranks_that_torch_knows_nothing_of_are_refused_half_way(
+    dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = load(dataset)
+    position = follow_loader(loader)
+    numbers_of(loader, 2)
+    state = position.state_dict()
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
+    with pytest.raises(InvalidArgument, match="number of ranks 1, and this loader has 4: give"):
+        follow_loader(load(dataset)).load_state_dict(state)
 
 
 def test_states_that_are_none_of_ours_are_refused() -> None:

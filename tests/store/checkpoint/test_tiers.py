@@ -24,12 +24,13 @@ def bucket() -> Iterator[str]:
 
 
 def train(run: Run, steps: int, near: Path | str, **options: object) -> int | None:
-    with run.checkpointer(near, every=2, **options) as checkpointer:  # type: ignore[arg-type]
-        while len(run.losses) < steps:
-            run.step()
-            checkpointer.step()
-            checkpointer.wait()
-        return checkpointer.resumed_from
+    checkpointer = run.checkpointer(near, every=2, **options)
+    while len(run.losses) < steps:
+        run.step()
+        checkpointer.step()
+        checkpointer.wait()
+    checkpointer.close(save=False)
+    return checkpointer.resumed_from
 
 
 def check(where: Path | str, steps: list[int]) -> None:

@@ -12,6 +12,8 @@ import torch
 from elbowroom.codec import Bound
 from elbowroom.errors import CorruptData, ElbowroomError, InvalidArgument
 from elbowroom.store.checkpoint.copier import Copier
+from elbowroom.store.checkpoint.ending import register, unregister
+from elbowroom.store.checkpoint.forking import Choice, LiveBuffer, fork
 from elbowroom.store.checkpoint.frequency import Pace
 from elbowroom.store.checkpoint.journal import Journal
 from elbowroom.store.checkpoint.loading import follow_loader
@@ -65,6 +67,7 @@ class Checkpointer:
         per_rank: tuple[str, ...] = (),
         in_flight: int = 1,
         lazy: bool | None = None,
+        snapshot: str = "auto",
         hash: str = "xxh3-128",
         **further: Any,
     ) -> None:
@@ -80,8 +83,14 @@ class Checkpointer:
             mean_time_between_failures_s=mean_time_between_failures_s,
         )
         self._ranks = Ranks()
+        is_copied = self._ranks.size > 1 or tolerance != 0
+        if is_copied and snapshot == "fork":
+            raise InvalidArgument(
+                "snapshot='fork' is for a single process and for tolerance=0: leave it out"
+            )
+        self._choice = Choice("copy" if is_copied and snapshot == "auto" else snapshot)
         self._copier = Copier(self._optimizers() if self._is_lazy(lazy) else ())
-        self._steps = 0
+        self._steps = self._saved = 0
         self._last_step_at: float | None = None
         self.resumed_from: int | None = None
         self.events: list[str] = []
@@ -96,12 +105,14 @@ class Checkpointer:
         )
         self._notice = Notice()
         try:
-            self._persister = Persister(self._journal.write, in_flight + 1)
+            self._persister = Persister(self._journal.write, in_flight + 1, self._journal.adopt)
             self._journal.recycle = self._persister.give_back
             if resume:
                 self._resume()
             if handle_signals:
                 self._notice.listen()
+            self._is_closed = False
+            self._end = register(self)
         except BaseException:
             self._journal.close()
             raise
@@ -128,7 +139,7 @@ class Checkpointer:
         signal, due = self._ranks.most(self._notice.number, int(is_due))
         if signal:
             self.save(sync=True)
-            self.close()
+            self.close(save=False)
             raise SystemExit(0)
         if due:
             self.save()
@@ -160,8 +171,14 @@ class Checkpointer:
             raise InvalidArgument(f"there is no checkpoint in {self._journal.where} to restore")
         return found
 
-    def close(self) -> None:
-        """Finish what is being written, and let go of the store."""
+    def close(self, *, save: bool = True) -> None:
+        """Save what has been done since, finish what is being written, let go of the store."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        unregister(self._end)
+        if save and self._steps != self._saved:
+            self.save()
         self._notice.ignore()
         self._copier.close()
         self._persister.close()
@@ -177,17 +194,29 @@ class Checkpointer:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if kind is not None:
+            self._journal.hurry()
+        # After an error the state may be that of half a step.
+        self.close(save=kind is None)
 
     def _take(self) -> None:
+        self._saved = self._steps
         (number,) = self._ranks.share(self._journal.next_id())
         state = {name: s for name, s in self._state().items() if self._is_mine(name)}
         tree, tensors = flatten(state, "state")
         pieces, nbytes = lay_out(tensors)
+        facts = {"id": f"{number:016x}", "torch": torch.__version__}
+        if self._choice.pick(tensors, self._journal.changed) == "fork":
+            self._persister.wait()  # the child builds on what is committed
+            live = LiveBuffer(tensors)
+            snapshot = Snapshot(
+                step=self._steps, tree=tree, facts=facts, pieces=pieces, buffer=live
+            )
+            self._persister.submit(fork(snapshot, self._journal.put))
+            return
         buffer = self._persister.take_buffer()
         try:
             buffer.reserve(nbytes)
-            facts = {"id": f"{number:016x}", "torch": torch.__version__}
             snapshot = Snapshot(
                 step=self._steps, tree=tree, facts=facts, pieces=pieces, buffer=buffer
             )
@@ -229,7 +258,7 @@ class Checkpointer:
                     assert state is not None
                     self._apply(state)
                     self._journal.build_on(name)
-                    self.resumed_from = self._steps = name.step
+                    self.resumed_from = self._steps = self._saved = name.step
                     if passed:
                         self._warn(
                             f"went back to step {name.step}, since newer checkpoints are damaged: "
@@ -261,10 +290,12 @@ class Checkpointer:
         try:
             manifest: Manifest = store.manifest(name)
             state = store.state(manifest, 0)
-            if not isinstance(state, dict) or "randomness" not in state:
+            if not isinstance(state, dict) or "steps" not in state:
                 raise CorruptData(f"{name} holds no state of a run")
             if not self._ranks.is_first:
                 mine = store.state(manifest, self._ranks.rank % len(manifest.parts))
+                if not isinstance(mine, dict):
+                    raise CorruptData(f"{name} holds no state of a run for this rank")
                 state |= {k: v for k, v in mine.items() if k in self._per_rank}
         except (CorruptData, OSError) as error:
             return None, f"step {name.step}: {error}"
@@ -274,13 +305,19 @@ class Checkpointer:
         for name, source in self._sources.items():
             if name in state:
                 load_into(name, source, state[name])
-        set_randomness(state["randomness"])
+        try:
+            if "randomness" in state:
+                set_randomness(state["randomness"])
+        except (TypeError, ValueError, KeyError, RuntimeError, OverflowError) as error:
+            raise CorruptData(
+                f"the checkpoint's random numbers have no such state: {error}"
+            ) from error
         given = {"steps", "randomness", *self._sources}
         if self._loader is not None:
             given.add("loader")
             if "loader" in state:
                 load_into("loader", self._loader, state["loader"])
-        for name in sorted(given - state.keys()):
+        for name in sorted(given - state.keys() - {"randomness"}):  # an imported one has none
             self._warn(f"the checkpoint has no {name}: it stays as it was given")
         for name in sorted(state.keys() - given):
             self._warn(f"the checkpoint has {name}=, which was not given: it is left out")
@@ -288,7 +325,7 @@ class Checkpointer:
     def _tell_outcomes(self, *, is_raised: bool = False) -> None:
         for outcome in self._persister.outcomes():
             if outcome.error is None:
-                self._pace.persisted(outcome.seconds)
+                self._choice.saw(self._pace.persisted(outcome.seconds).added_s)
                 continue
             said = f"the checkpoint of step {outcome.step} was not saved: {outcome.error}"
             if is_raised:

@@ -105,8 +105,12 @@ def bring(near: Store, far: Store, name: Name) -> None:
         for pack in dict.fromkeys(pack for part in manifest.parts for pack in part.packs):
             if pack.name not in there:
                 _copy(near.place, far.place, f"{PACKS}/{pack.name}", pack.nbytes)
+        # What is there may be of an attempt that was killed before it was durable.
+        far.place.sync(PACKS)
         if f"{name}.json" not in far.place.names(MANIFESTS):
             publish(far.place, f"{MANIFESTS}/{name}.json", data)
+        else:
+            far.place.sync(MANIFESTS)
 
 
 def _copy(near: Place, far: Place, name: str, nbytes: int) -> None:

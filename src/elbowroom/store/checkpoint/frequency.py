@@ -101,7 +101,7 @@ class Pace:
         self._unpaid_s = seconds
         self._credit_s -= seconds
 
-    def persisted(self, seconds: float) -> None:
+    def persisted(self, seconds: float) -> Costs:
         """It is on disk: its costs are known."""
         # That steps beside it were faster is chance, or a machine that has become faster.
         self._credit_s += min(self._disturbed_s, 0.0)
@@ -117,6 +117,7 @@ class Pace:
         )
         most_s = _MOST_DEBT * self._costs.added_s
         self._credit_s = min(max(self._credit_s, -most_s), most_s)
+        return now
 
     def is_due(self) -> bool:
         """Whether to save now."""

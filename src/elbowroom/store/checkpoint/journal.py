@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -10,11 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from elbowroom.errors import CorruptData, InvalidArgument
+from elbowroom.errors import CorruptData, ElbowroomError, InvalidArgument
 from elbowroom.store.checkpoint import manifest as manifests
 from elbowroom.store.checkpoint.contents import Memory
 from elbowroom.store.checkpoint.digests import LEAF_BYTES
 from elbowroom.store.checkpoint.drain import Drain, bring_back, find_identity
+from elbowroom.store.checkpoint.forking import Forked
 from elbowroom.store.checkpoint.lossy import BoundOf
 from elbowroom.store.checkpoint.manifest import Entry, Manifest, Part
 from elbowroom.store.checkpoint.objects import place_at
@@ -23,11 +25,12 @@ from elbowroom.store.checkpoint.ranks import Ranks
 from elbowroom.store.checkpoint.reading import PACKS, PartReader
 from elbowroom.store.checkpoint.retention import Keep
 from elbowroom.store.checkpoint.snapshot import Buffer, Piece, Snapshot
-from elbowroom.store.checkpoint.store import PARTS, Name, Store, publish
+from elbowroom.store.checkpoint.store import PARTS, Name, Store, publish, refuse_foreign
 from elbowroom.store.checkpoint.system import System
 from elbowroom.store.checkpoint.writing import PartWriter
 
 PATIENCE_S = 600.0  # how long the first rank waits for the others' parts
+HURRY_S = 10.0  # and how long when the run is ending in an error
 
 
 class Journal:
@@ -49,6 +52,7 @@ class Journal:
         place = place_at(where, system)
         self._drain: Drain | None = None
         self.told: list[str] = []
+        self.changed: float | None = None
         self._held = contextlib.ExitStack()
         self.recycle: Callable[[Buffer], None] = lambda buffer: None
         self._memory = Memory()
@@ -56,9 +60,11 @@ class Journal:
         self._pieces: dict[str, Piece] = {}
         self._built_on: tuple[PartReader, dict[str, Entry]] | None = None
         self._order = 0
+        self._give_up_at = math.inf
         problem: Exception | None = None
         if ranks.is_first:
             try:
+                refuse_foreign(place)
                 place.make()
                 self._hold(place)
                 self.store = Store.make(place, hash_name, identity=find_identity(far))
@@ -68,8 +74,9 @@ class Journal:
                     self._drain = Drain(self.store, beyond, keep_far or keep, self.told.append)
                 self._order = max((name.order for name in self.store.names()), default=0)
                 # What a killed run has left behind. Checkpoints stay: the newest may be damaged.
-                self.store.collect(self.store.names())
-            except (OSError, InvalidArgument, CorruptData) as error:
+                with contextlib.suppress(OSError):
+                    self.store.collect(self.store.names())
+            except (OSError, ElbowroomError) as error:
                 problem = error
         (is_broken,) = ranks.most(int(problem is not None))
         if problem is not None:
@@ -97,12 +104,30 @@ class Journal:
             entries = {entry.where: entry for entry in part.entries}
             self._built_on = self.store.reader(manifest, part), entries
 
-    def write(self, snapshot: Snapshot) -> None:
-        """Have the checkpoint durable, or raise and leave everything as it was."""
+    def put(self, snapshot: Snapshot) -> Memory:
+        """Have the checkpoint durable, and leave it to the caller to remember that."""
         name = Name(step=snapshot.step, id=snapshot.facts["id"])
         try:
             memory, part = self._write_part(snapshot, name)
             self._commit(snapshot, name, part)
+        except BaseException as error:
+            if not self._ranks.is_first:
+                self._tell_first(name, error)
+            raise
+        return memory
+
+    def adopt(self, forked: Forked) -> None:
+        """Wait for the process that writes a checkpoint, and go on from what it has written."""
+        forked.wait()
+        name = Name(step=forked.step, id=forked.facts["id"])
+        self.build_on(name)
+        self._settle(name)
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Have the checkpoint durable, or raise and leave everything as it was."""
+        name = Name(step=snapshot.step, id=snapshot.facts["id"])
+        try:
+            memory = self.put(snapshot)
         except BaseException:
             self.recycle(snapshot.buffer)
             raise
@@ -110,9 +135,7 @@ class Journal:
         self._memory, self._before = memory, snapshot
         self._pieces = {piece.where: piece for piece in snapshot.pieces}
         if self._ranks.is_first:
-            if self._drain is not None:
-                self._drain.push(name)
-            self._collect(name.order)
+            self._settle(name)
 
     def close(self) -> None:
         """Bring what is left to the far tier, and let another writer in."""
@@ -121,6 +144,16 @@ class Journal:
             self._drain = None
             self._collect(self._order)  # nothing is removed while it is on its way
         self._held.close()
+
+    def hurry(self) -> None:
+        """The run is ending in an error: other ranks may be gone, and are not waited for long."""
+        self._give_up_at = min(self._give_up_at, time.monotonic() + HURRY_S)
+
+    def _settle(self, name: Name) -> None:
+        """What follows a commit: it goes to the far tier, and old ones go."""
+        if self._drain is not None:
+            self._drain.push(name)
+        self._collect(name.order)
 
     def _collect(self, upto: int) -> None:
         # What cannot be removed now can be removed next time.
@@ -143,6 +176,7 @@ class Journal:
             read_before=self._read_before,
             bound_of=self._bound_of,
         ).write(snapshot)
+        self.changed = done.written_bytes / max(done.state_bytes, 1)
         return done.memory, done.part
 
     def _commit(self, snapshot: Snapshot, name: Name, part: Part) -> None:
@@ -174,14 +208,23 @@ class Journal:
             try:
                 data = self.store.place.read(file, manifests.MOST_BYTES)
             except FileNotFoundError:
-                if time.monotonic() > deadline:
+                if time.monotonic() > min(deadline, self._give_up_at):
                     raise TimeoutError(
-                        f"rank {rank} has not saved its part of step {name.step} within "
-                        f"{PATIENCE_S:.0f} s"
+                        f"rank {rank} has not saved its part of step {name.step} in time"
                     ) from None
                 time.sleep(0.02)
                 continue
-            return manifests.read_part(manifests.unseal(data, file), file)
+            held = manifests.unseal(data, file)
+            if isinstance(held, dict) and "failed" in held:
+                raise OSError(f"rank {rank} could not save its part: {str(held['failed'])[:500]}")
+            return manifests.read_part(held, file)
+
+    def _tell_first(self, name: Name, error: BaseException) -> None:
+        """Have the first rank not wait for what will not come, if that much can be written."""
+        held = json.dumps({"failed": str(error)})
+        with contextlib.suppress(OSError, ElbowroomError):
+            file = f"{PARTS}/{name}-r{self._ranks.rank}.json"
+            publish(self.store.place, file, manifests.seal(held))
 
     def _read_before(self, piece: Piece) -> NDArray[np.uint8] | None:
         """The bytes that a tensor had in the checkpoint before, from memory or from the disk."""

@@ -29,6 +29,8 @@ def follow_loader(loader: Any) -> Stateful:
 
     - Positions are counted in samples: the batch size and the number of workers may change. With a
       batch sampler of the user's own they are counted in its batches.
+    - A sampler of the user's own is asked for its order again: whatever this depends on must be
+      in global generators, in generators or an `epoch` that it holds, or in its state_dict.
     - With DistributedSampler the number of ranks may change: the rest of the epoch is dealt out
       among those that are there. If the loop has set another epoch than the one that was left, it
       has moved on, and a new epoch begins, with a warning.
@@ -67,7 +69,8 @@ def follow_loader(loader: Any) -> Stateful:
 def _follow(loader: DataLoader[Any]) -> None:
     is_stream = isinstance(loader.dataset, IterableDataset)
     vars(loader)[_PLACE] = (StreamPosition if is_stream else OrderPosition)(loader)
-    loader.__class__ = _followed(type(loader))
+    if not isinstance(loader, _Followed):
+        loader.__class__ = _followed(type(loader))
     if loader._iterator is not None:
         # Workers that are there already take their indices from what the loader had before.
         loader._iterator._index_sampler = loader._index_sampler
@@ -86,18 +89,25 @@ def _followed(kind: type[DataLoader[Any]]) -> type[DataLoader[Any]]:
 
 
 class _Followed(DataLoader[Any]):
+    """What is special about a loader with a position; one that was made from its type has none."""
+
     def __iter__(self) -> Any:
         position = _position_of(self)
+        if position is None:
+            return super().__iter__()
         return _Deliveries(position.begin(self, super().__iter__), position)
 
     def _get_iterator(self) -> Any:
-        return _position_of(self).build(self, super()._get_iterator)
+        position = _position_of(self)
+        make = super()._get_iterator
+        return make() if position is None else position.build(self, make)
 
     @property
     def _index_sampler(self) -> Any:
-        plain = super()._index_sampler
-        is_stream = isinstance(self.dataset, IterableDataset)
-        return plain if is_stream else _position_of(self).watch(plain)
+        position, plain = _position_of(self), super()._index_sampler
+        if position is None or isinstance(self.dataset, IterableDataset):
+            return plain
+        return position.watch(plain)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         # A copy is a loader that nobody follows, of the class that is found by its name.
@@ -134,5 +144,5 @@ class _Deliveries(Iterator[Any]):
         return getattr(self._inner, name)
 
 
-def _position_of(loader: DataLoader[Any]) -> Position:
-    return vars(loader)[_PLACE]
+def _position_of(loader: DataLoader[Any]) -> Position | None:
+    return vars(loader).get(_PLACE)

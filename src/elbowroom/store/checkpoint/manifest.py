@@ -1,6 +1,7 @@
 """What a checkpoint consists of: a JSON file with its own digest, which names everything else."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -17,6 +18,7 @@ _NAME = re.compile(r"(\d{12,18})-([0-9a-f]{16})")
 _MOST = 1 << 60  # of any size or place: far above what a disk holds, far below what overflows
 _MOST_CHAIN = 64  # contents that build on one another: more than were ever written, few to follow
 _LEAST_LEAF = 256
+_MOST_CODED_MORE = 1 << 22  # by which coded bytes may be more than twice the bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,13 +266,19 @@ def _read_content(row: Any, packs: tuple[Pack, ...], before: list[Content]) -> C
     if base is not None and (_count(base) >= len(before) or before[base].nbytes != nbytes):
         raise ValueError("a content builds on one of another size, or on none before it")
     found = tuple(_read_extent(extent, packs) for extent in extents)
-    if not coding and sum(extent.total_bytes for extent in found) != _count(nbytes):
+    held = sum(extent.total_bytes for extent in found)
+    if not coding and held != _count(nbytes):
         raise ValueError("extents do not add up to their content")
+    if coding and held > 2 * _count(nbytes) + _MOST_CODED_MORE:
+        raise ValueError(f"{nbytes} bytes are coded as {held}")
+    digests = None if leaves is None else _read_extent(leaves, packs)
+    if digests is not None and digests.total_bytes > nbytes // 8 + 32:
+        raise ValueError(f"{nbytes} bytes have {digests.total_bytes} of digests")
     return Content(
         root=root,
         nbytes=_count(nbytes),
         extents=found,
-        leaves=None if leaves is None else _read_extent(leaves, packs),
+        leaves=digests,
         coding=coding,
         item_bytes=_count(item_bytes),
         base=base,
@@ -282,6 +290,13 @@ def _read_entry(row: Any, contents: list[Content]) -> Entry:
     if not isinstance(where, str) or not isinstance(dtype, str):
         raise TypeError("an entry without a name")
     sizes, steps = tuple(map(_count, shape)), tuple(map(_count, stride))
-    if len(sizes) != len(steps) or len(sizes) > 64 or _count(content) >= len(contents):
+    # Torch multiplies sizes also where one of them is zero.
+    count = math.prod(max(size, 1) for size in sizes[:64])
+    if (
+        len(sizes) != len(steps)
+        or len(sizes) > 64
+        or count > _MOST
+        or _count(content) >= len(contents)
+    ):
         raise ValueError(f"{where[:80]} has a shape of its own")
     return Entry(where=where, dtype=dtype, shape=sizes, stride=steps, content=content)

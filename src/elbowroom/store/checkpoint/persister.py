@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from elbowroom.store.checkpoint.forking import Forked
 from elbowroom.store.checkpoint.snapshot import Buffer, Snapshot
 
 
@@ -23,12 +24,18 @@ class Outcome:
 class Persister:
     """A thread, and buffers that go round: filled by the loop, emptied by the thread."""
 
-    def __init__(self, write: Callable[[Snapshot], None], buffers: int) -> None:
+    def __init__(
+        self,
+        write: Callable[[Snapshot], None],
+        buffers: int,
+        adopt: Callable[[Forked], None] = Forked.wait,
+    ) -> None:
+        self._adopt = adopt
         self._write = write
         self._free: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
         for _ in range(buffers):
             self._free.put(Buffer())
-        self._work: queue.SimpleQueue[Snapshot | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Snapshot | Forked | None] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._waiting = 0
         self._idle = threading.Event()
@@ -53,7 +60,7 @@ class Persister:
         """Whether taking one would not wait."""
         return not self._free.empty()
 
-    def submit(self, snapshot: Snapshot) -> None:
+    def submit(self, snapshot: Snapshot | Forked) -> None:
         """Have it written."""
         with self._lock:
             self._waiting += 1
@@ -91,7 +98,10 @@ class Persister:
             start = time.perf_counter()
             error: BaseException | None = None
             try:
-                self._write(snapshot)
+                if isinstance(snapshot, Forked):
+                    self._adopt(snapshot)
+                else:
+                    self._write(snapshot)
             except BaseException as caught:  # told to whoever asks next; the thread lives on
                 error = caught
             seconds = time.perf_counter() - start

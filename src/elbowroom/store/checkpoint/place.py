@@ -92,6 +92,21 @@ def check_name(name: str) -> list[str]:
     return parts
 
 
+# Locks belong to open files, and a forked process has them as well: a loader's worker that outlives
+# a run that was killed would keep the next one out.
+_locks: set[int] = set()
+
+
+def _let_go() -> None:
+    for handle in _locks:
+        with contextlib.suppress(OSError):
+            os.close(handle)
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
 class LocalPlace(Place):
     """A folder of a file system."""
 
@@ -117,7 +132,7 @@ class LocalPlace(Place):
                         f"{folder} is a file, and a folder is needed: name another place"
                     ) from None
         # Also what is there: a run that was killed may have made it, and not have made it durable.
-        for folder in (self.root,) if folders else self.root.parents:
+        for folder in (self.root, *self.root.parents):
             with contextlib.suppress(PermissionError):
                 self._sync_path(str(folder))
 
@@ -125,7 +140,7 @@ class LocalPlace(Place):
         """Names in a folder, sorted; none where there is no folder."""
         try:
             return sorted(self.system.names(self.path(folder) if folder else str(self.root)))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def create(self, name: str) -> "LocalSink":
@@ -177,11 +192,16 @@ class LocalPlace(Place):
         try:
             handle = self.system.open(self.path(name), flags | os.O_NOFOLLOW)
         except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise CorruptData(
+                    f"{name} is no ordinary file, and a lock has to be one"
+                ) from error
             if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM) or not shared:
                 raise
             # Nobody removes anything where nothing can be written.
             yield True
             return
+        _locks.add(handle)
         try:
             kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
             try:
@@ -195,7 +215,9 @@ class LocalPlace(Place):
                 # A file system without locks, where the user has to see to it.
             yield True
         finally:
-            self.system.close(handle)
+            if handle in _locks:  # else this is a forked process, in which the number is another's
+                _locks.discard(handle)
+                self.system.close(handle)
 
     def _is_folder(self, path: Path) -> bool:
         try:
@@ -215,7 +237,8 @@ class LocalPlace(Place):
 
     def _open_plain(self, name: str) -> int:
         self._status(name)
-        return self.system.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW)
+        # Should it have become a pipe in the meantime, opening it does not wait for a writer.
+        return self.system.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def _sync_path(self, path: str) -> None:
         handle = self.system.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -241,6 +264,7 @@ class LocalSink:
         self._fill = 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         self._is_direct = hasattr(os, "O_DIRECT")
+        self._place.remove(name + ASIDE)  # of an attempt that was killed
         try:
             self._handle = self._system.open(self._aside, flags | getattr(os, "O_DIRECT", 0))
         except OSError as error:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -15,7 +16,7 @@ from elbowroom.store.checkpoint.sources import Stateful
 
 _VERSION = 1
 # Settings of samplers that make another order of the same samples.
-_SETTINGS = ("replacement", "shuffle", "seed", "num_replicas")
+_SETTINGS = ("replacement", "shuffle", "num_replicas")
 
 
 class Position(ABC):
@@ -204,8 +205,9 @@ class OrderPosition(Position):
         if is_dealt(sampler):
             # What depends on the number of ranks may change: the rest is dealt anew.
             settings.pop("sampler.num_replicas", None)
+            settings["sampler.seed"] = sampler.seed
         else:
-            facts["sampler length"] = _length(sampler)
+            facts |= {"sampler length": _length(sampler), "number of ranks": _count_ranks()}
         return {**facts, **settings, "generators": sorted(self._sources.generators)}
 
     def _start(self, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
@@ -231,6 +233,7 @@ class StreamPosition(Position):
         return {
             "dataset": type(self._dataset).__qualname__,
             "state of its own in the dataset": is_told,
+            "number of ranks": _count_ranks(),
             **({} if is_told else self._batching),
         }
 
@@ -265,6 +268,11 @@ class StreamPosition(Position):
                         f"after {number}: give the dataset that it was saved with"
                     ) from None
         return inner
+
+
+def _count_ranks() -> int:
+    is_shared = dist.is_available() and dist.is_initialized()
+    return dist.get_world_size() if is_shared else 1
 
 
 def _length(sized: Any) -> int | None:

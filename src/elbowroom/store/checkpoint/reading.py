@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elbowroom.codec import Blob, decode
-from elbowroom.errors import CorruptData
+from elbowroom.errors import CorruptData, IncompatibleFormat
+from elbowroom.host import available_bytes
 from elbowroom.store.checkpoint.coding import FRAME_BYTES, MOST_RATIO, decode_frame, frames_of
 from elbowroom.store.checkpoint.contents import BLOB
 from elbowroom.store.checkpoint.digests import HASHES, HashTree
@@ -18,6 +19,7 @@ from elbowroom.store.checkpoint.manifest import Content, Extent, Manifest, Part
 from elbowroom.store.checkpoint.place import Place
 
 PACKS = "packs"
+_LARGE_BYTES = 1 << 28
 _Bytes = NDArray[np.uint8]
 
 
@@ -49,6 +51,11 @@ class PartReader:
         layout = Layout(dtype=entry.dtype, shape=entry.shape, stride=entry.stride)
         check_layout(layout, content.nbytes, entry.where)
         self._check_sizes(content)
+        if content.nbytes > _LARGE_BYTES and content.nbytes > available_bytes():
+            raise CorruptData(
+                f"{entry.where} says that it has {content.nbytes:,} bytes, more than the "
+                f"{available_bytes():,} of memory that are free"
+            )
         raw = torch.empty(content.nbytes, dtype=torch.uint8)
         self.read(entry.content, entry.where, raw.numpy())
         return place_over(raw, layout)
@@ -129,7 +136,10 @@ class PartReader:
 
     def _fill_blob(self, content: Content, where: str, out: _Bytes) -> None:
         coded = b"".join(self.bytes_of(extent) for extent in content.extents)
-        blob = Blob.frombytes(coded)
+        try:
+            blob = Blob.frombytes(coded)
+        except IncompatibleFormat as error:
+            raise CorruptData(f"{where}: {error}") from error
         if blob.raw_nbytes != content.nbytes:
             raise CorruptData(f"{where} is a blob of {blob.raw_nbytes} bytes, not {content.nbytes}")
         values = decode(blob)

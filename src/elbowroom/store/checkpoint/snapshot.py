@@ -48,6 +48,10 @@ class Buffer:
         self.bytes = np.frombuffer(self._memory, np.uint8)
         self._tensor = torch.from_numpy(self.bytes)
 
+    def bytes_of(self, piece: Piece) -> NDArray[np.uint8]:
+        """The memory of a tensor."""
+        return self.bytes[piece.start : piece.start + piece.layout.nbytes]
+
     def tensor(self, piece: Piece) -> Tensor:
         """The place of a tensor, as one."""
         end = piece.start + piece.layout.nbytes
@@ -66,7 +70,7 @@ class Snapshot:
 
     def bytes_of(self, piece: Piece) -> NDArray[np.uint8]:
         """The memory of a tensor."""
-        return self.buffer.bytes[piece.start : piece.start + piece.layout.nbytes]
+        return self.buffer.bytes_of(piece)
 
     @property
     def nbytes(self) -> int:
@@ -96,4 +100,8 @@ def copy_tensors(
             source = tensor.detach()
             if source.is_conj() or source.is_neg():
                 source = source.resolve_conj().resolve_neg()
-            buffer.tensor(piece).copy_(source, non_blocking=True)
+            place = buffer.tensor(piece)
+            if source.itemsize == 1:
+                # As bytes: torch cannot copy all of its small types as what they are.
+                source, place = source.view(torch.uint8), place.view(torch.uint8)
+            place.copy_(source, non_blocking=True)

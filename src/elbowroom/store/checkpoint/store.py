@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elbowroom.errors import CorruptData, IncompatibleFormat, InvalidArgument
+from elbowroom.errors import BudgetUnreachable, CorruptData, IncompatibleFormat, InvalidArgument
 from elbowroom.host import available_bytes
 from elbowroom.store.checkpoint import manifest as manifests
 from elbowroom.store.checkpoint.contents import Memory, recall
@@ -80,16 +80,10 @@ class Store:
     ) -> "Store":
         """The store of that place, which is made if there is none, with that identity or a new."""
         check_hash(hash_name)
+        refuse_foreign(place)
         place.make(MANIFESTS, PACKS, PARTS)
-        others = set(place.names("")) - {MANIFESTS, PACKS, PARTS, MARK, "writer", "readers"}
         mark = _missing_mark(place)
         if mark is not None:
-            others = {name for name in others if not name.startswith(MARK)}
-            if not mark and (others or place.names(MANIFESTS)):
-                raise InvalidArgument(
-                    f"{place.root} is no store of checkpoints and not empty (it has "
-                    f"{min(others, default=MANIFESTS)}): name a new folder"
-                )
             said = {"format": _FORMAT, "version": 1, "hash": hash_name, **mark}
             said.setdefault("id", identity or secrets.token_hex(16))
             # What manifests say as well need not be written, if it cannot be.
@@ -139,8 +133,8 @@ class Store:
         data = manifests.write(manifest)
         if len(data) > manifests.MOST_BYTES:
             raise InvalidArgument(
-                f"the checkpoint of step {manifest.step} has a manifest of {len(data):,} bytes, and "
-                f"none of more than {manifests.MOST_BYTES:,} is read: save fewer tensors in one"
+                f"the checkpoint of step {manifest.step} has a manifest of {len(data):,} bytes, "
+                f"and none of more than {manifests.MOST_BYTES:,} is read: save fewer tensors in one"
             )
         publish(self.place, f"{MANIFESTS}/{manifest.name}.json", data)
         return Name(step=manifest.step, id=manifest.id)
@@ -150,9 +144,9 @@ class Store:
         part = manifest.parts[rank]
         needed = sum(part.contents[entry.content].nbytes for entry in part.entries)
         if needed > available_bytes():
-            raise CorruptData(
-                f"the checkpoint of step {manifest.step} says that it has {needed:,} bytes, more "
-                f"than the {available_bytes():,} of memory that are free"
+            raise BudgetUnreachable(
+                f"the checkpoint of step {manifest.step} needs {needed:,} bytes of memory, more "
+                f"than the {available_bytes():,} that are free: read it on a larger machine"
             )
         reader, asked = self.reader(manifest, part), set[Any]()
 
@@ -280,6 +274,20 @@ def _is_old(file: str, upto: int | None) -> bool:
     """Whether it was written by a run, and for no checkpoint that is still being made."""
     split = split_name("-".join(file.split("-")[:2]))
     return split is not None and (upto is None or int(split[1][:8], 16) <= upto)
+
+
+def refuse_foreign(place: Place) -> None:
+    """Refuse a folder with something else in it, before anything is put there."""
+    names = set(place.names(""))
+    others = {name for name in names if not name.startswith(MARK)}
+    others -= {MANIFESTS, PACKS, PARTS, "writer", "readers"}
+    if MARK in names or (not others and not place.names(MANIFESTS)):
+        return
+    if not _missing_mark(place):
+        raise InvalidArgument(
+            f"{place.root} is no store of checkpoints and not empty (it has "
+            f"{min(others, default=MANIFESTS)}): name a new folder"
+        )
 
 
 def publish(place: Place, name: str, data: bytes) -> None:

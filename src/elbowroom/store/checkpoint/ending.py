@@ -1,0 +1,45 @@
+"""Runs that end without closing what they have begun: it is finished before the process is gone."""
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Closable(Protocol):
+    """What has something to finish."""
+
+    def close(self, *, save: bool = True) -> None:
+        """Finish it; without `save`, begin nothing new."""
+        ...
+
+
+_ends: dict[int, Callable[[], None]] = {}
+
+
+def register(thing: Closable) -> int:
+    """Have it closed when the interpreter ends, unless it is gone by then; return its number."""
+    held = weakref.ref(thing)
+
+    def end() -> None:
+        found = held()
+        if found is not None:
+            # What the script leaves behind is not known to be the end of a step.
+            found.close(save=False)
+
+    _ends[id(thing)] = end
+    return id(thing)
+
+
+def unregister(number: int) -> None:
+    """It is closed."""
+    _ends.pop(number, None)
+
+
+def _end_all() -> None:
+    while _ends:
+        _ends.popitem()[1]()
+
+
+# Before threads can no longer be started, which is before atexit.
+threading._register_atexit(_end_all)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
