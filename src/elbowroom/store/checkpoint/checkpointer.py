@@ -25,6 +25,7 @@ from elbowroom.store.checkpoint.retention import Keep, read_keep
 from elbowroom.store.checkpoint.signals import Notice
 from elbowroom.store.checkpoint.snapshot import Snapshot, lay_out
 from elbowroom.store.checkpoint.sources import (
+    CheckpointWarning,
     check_sources,
     load_into,
     read_randomness,
@@ -32,10 +33,6 @@ from elbowroom.store.checkpoint.sources import (
 )
 from elbowroom.store.checkpoint.state import flatten
 from elbowroom.store.checkpoint.store import Name
-
-
-class CheckpointWarning(UserWarning):
-    """Something about checkpoints that a user should know; training goes on."""
 
 
 class Checkpointer:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from elbowroom.errors import InvalidArgument
 from elbowroom.store.checkpoint.samplers import Epoch, Sources, Watched, find_units, is_dealt
-from elbowroom.store.checkpoint.sources import Stateful
+from elbowroom.store.checkpoint.sources import CheckpointWarning, Stateful
 
 _VERSION = 1
 # Settings of samplers that make another order of the same samples.
@@ -162,8 +162,6 @@ class Position(ABC):
         other = self._sources.find_other_epoch(self._epoch.start[0]) if self._epoch.start else None
         if other is None:
             return False
-        from elbowroom.store.checkpoint.checkpointer import CheckpointWarning
-
         warnings.warn(
             f"the checkpoint was saved in epoch {other[0]} of the sampler, which has been set to "
             f"epoch {other[1]} since: what was left of epoch {other[0]} is passed over",

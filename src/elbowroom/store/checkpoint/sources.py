@@ -10,6 +10,10 @@ import torch
 from elbowroom.errors import InvalidArgument
 
 
+class CheckpointWarning(UserWarning):
+    """Something about checkpoints that a user should know; training goes on."""
+
+
 @runtime_checkable
 class Stateful(Protocol):
     """Whatever can tell its state and take it back: modules, optimizers, schedulers, scalers."""
@@ -59,6 +63,8 @@ def load_into(name: str, source: Stateful, state: Any) -> None:
     """Give an object its state; that it does not fit is told in one sentence."""
     try:
         source.load_state_dict(state)
+    except InvalidArgument:
+        raise  # says what is wrong itself
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         said = " ".join(str(error).split())
         raise InvalidArgument(

@@ -15,7 +15,6 @@ from torch.futures import Future
 
 from elbowroom.errors import CorruptData, ElbowroomError, InvalidArgument
 from elbowroom.host import available_bytes
-from elbowroom.store.checkpoint.checkpointer import CheckpointWarning
 from elbowroom.store.checkpoint.dcp.metadata import (
     FACT,
     Location,
@@ -25,6 +24,7 @@ from elbowroom.store.checkpoint.dcp.metadata import (
 )
 from elbowroom.store.checkpoint.manifest import Manifest, Part
 from elbowroom.store.checkpoint.reading import PartReader
+from elbowroom.store.checkpoint.sources import CheckpointWarning
 from elbowroom.store.checkpoint.state import unflatten
 from elbowroom.store.checkpoint.store import Name, Store
 
