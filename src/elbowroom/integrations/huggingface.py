@@ -14,7 +14,8 @@ there is where models compute their own loss, as most of transformers do:
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,6 +31,18 @@ except ImportError as error:
         "elbowroom.integrations.huggingface needs transformers and accelerate: install them with "
         "'pip install elbowroom[huggingface]'"
     ) from error
+
+if TYPE_CHECKING:
+    from elbowroom.integrations.huggingface_checkpoints import (
+        CheckpointCallback as CheckpointCallback,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CheckpointCallback":
+        module = import_module("elbowroom.integrations.huggingface_checkpoints")
+        return module.CheckpointCallback
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class ActivationsMixin:

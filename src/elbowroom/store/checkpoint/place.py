@@ -282,7 +282,8 @@ class LocalSink:
         while done < len(source):
             is_aligned = (source.ctypes.data + done) % _BLOCK_BYTES == 0
             whole = (len(source) - done) // _BLOCK_BYTES * _BLOCK_BYTES
-            if self._fill == 0 and is_aligned and whole >= _STAGE_BYTES // 8:
+            if is_aligned and whole >= _STAGE_BYTES // 8 and self._fill % _BLOCK_BYTES == 0:
+                self._flush()
                 count = min(whole, _STAGE_BYTES)
                 self._write(data[done : done + count])
             else:
