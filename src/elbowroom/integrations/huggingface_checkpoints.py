@@ -209,6 +209,9 @@ class CheckpointCallback(TrainerCallback):
             raise
         self.checkpointer = checkpointer
         _open[str(self._where)] = self
+        # Nor does it tell when nobody knows the callback any more.
+        end = weakref.finalize(self, checkpointer.close, save=False)
+        end.atexit = False
 
     def _take_over(self) -> None:
         """End what an earlier training in this process has left open."""

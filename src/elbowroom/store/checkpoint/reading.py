@@ -1,7 +1,9 @@
 """Contents out of packs, every leaf compared with its digest."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from elbowroom.store.checkpoint.place import Place
 
 PACKS = "packs"
 _LARGE_BYTES = 1 << 28
+_AHEAD = 4
 _Bytes = NDArray[np.uint8]
 
 
@@ -33,6 +36,36 @@ class Damage:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} ({self.file})"
+
+
+class Ahead:
+    """Reads the tensors that will be asked for next while one is being looked at."""
+
+    def __init__(self, reader: "PartReader", count: int) -> None:
+        self._reader, self._count = reader, count
+        self._next = 0
+        self._coming: dict[int, Future[Tensor]] = {}
+        self._asked: set[int] = set()
+        self._pool = ThreadPoolExecutor(2, "elbowroom read")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def tensor(self, number: int) -> Tensor:
+        """A tensor of the state, verified."""
+        if not isinstance(number, int) or not 0 <= number < self._count:
+            raise CorruptData(f"the checkpoint's state asks for a tensor {str(number)[:20]}")
+        # Every tensor has its one place; to ask for one again and again is to fill the memory.
+        if number in self._asked:
+            raise CorruptData(f"the checkpoint's state has its tensor {number} twice")
+        self._asked.add(number)
+        while self._next < min(number + _AHEAD, self._count):
+            self._coming[self._next] = self._pool.submit(self._reader.tensor, self._next)
+            self._next += 1
+        return self._coming.pop(number).result()
 
 
 class PartReader:

@@ -28,7 +28,7 @@ from elbowroom.store.checkpoint.digests import HASHES, LEAF_BYTES, check_hash
 from elbowroom.store.checkpoint.manifest import Manifest, Part, split_name
 from elbowroom.store.checkpoint.objects import place_at
 from elbowroom.store.checkpoint.place import ASIDE, Place
-from elbowroom.store.checkpoint.reading import PACKS, Damage, PartReader
+from elbowroom.store.checkpoint.reading import PACKS, Ahead, Damage, PartReader
 from elbowroom.store.checkpoint.state import unflatten
 from elbowroom.store.checkpoint.system import System
 
@@ -148,17 +148,9 @@ class Store:
                 f"the checkpoint of step {manifest.step} needs {needed:,} bytes of memory, more "
                 f"than the {available_bytes():,} that are free: read it on a larger machine"
             )
-        reader, asked = self.reader(manifest, part), set[Any]()
-
-        def tensor(number: int) -> Any:
-            # Every tensor has its one place; to ask for one again and again is to fill the memory.
-            if number in asked:
-                raise CorruptData(f"the checkpoint's state has its tensor {number} twice")
-            asked.add(number)
-            return reader.tensor(number)
-
         try:
-            return unflatten(part.tree, tensor)
+            with Ahead(self.reader(manifest, part), len(part.entries)) as ahead:
+                return unflatten(part.tree, ahead.tensor)
         except RecursionError:
             raise CorruptData("the checkpoint's state is nested too deep to be read") from None
 
