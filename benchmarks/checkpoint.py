@@ -167,12 +167,12 @@ def measure(options: argparse.Namespace) -> dict[str, Times]:
             for checkpointer in contenders.checkpointers.values():
                 forget(checkpointer)
         times = {name: Times() for name in contenders.all()}
-        for number in range(options.rounds + 1):
+        for number in range(options.rounds + 2):
             names = list(times)
             draw.shuffle(names)
             for name in names:
                 measured = measure_one(training, contenders, name, options)
-                if number:  # the first round warms buffers and caches up
+                if number > 1:  # the first two warm buffers and caches up
                     for key, value in measured.items():
                         getattr(times[name], key).append(value)
         for checkpointer in contenders.checkpointers.values():

@@ -25,7 +25,7 @@ class Training:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        return float(loss)
+        return loss.item()
 
     @property
     def nbytes(self) -> int:

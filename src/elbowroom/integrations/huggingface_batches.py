@@ -7,8 +7,10 @@ again at the same moments.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from torch.utils.data import IterableDataset
 
 from elbowroom.errors import InvalidArgument
 from elbowroom.store.checkpoint.samplers import Sources
@@ -38,10 +40,10 @@ class Batches:
         self._due: dict[int, dict[str, Any]] = {}
         self._is_dropped = False
         self._kinds: list[tuple[Any, type]] = []
-        # Streams have none; nothing is known of how they draw.
+        # Of a stream, what was trained on is loaded again by another loader.
         sampler = getattr(loader, "batch_sampler", None)
-        if sampler is not None:
-            self._replace(sampler, "__iter__", lambda below: self._watch(below()))
+        if sampler is not None and not isinstance(loader.dataset, IterableDataset):
+            self._replace_iter(sampler, lambda below: self._watch(below()))
 
     def state_dict(self) -> dict[str, Any]:
         """Before a step, when its batches are there."""
@@ -91,14 +93,13 @@ class Batches:
     def drop(self) -> None:
         """Give no batches any more."""
         self._is_dropped = True
-        if not self._kinds and hasattr(self._loader, "base_dataloader"):
-            self._replace(self._loader.base_dataloader, "__iter__", lambda below: iter(()))
+        if not self._kinds:
+            self._replace_iter(self._loader, lambda below: iter(()))
 
     def release(self) -> None:
         """Leave the loader as it was."""
         while self._kinds:
-            one, kind = self._kinds.pop()
-            one.__class__ = kind
+            _set_class(*self._kinds.pop())
 
     def _watch(self, batches: Iterator[Any]) -> Iterator[Any]:
         if self._is_dropped:
@@ -110,13 +111,13 @@ class Batches:
             self._first = self._first or self._latest
             yield indices
 
-    def _replace(self, one: Any, name: str, make: Any) -> None:
-        """Give an object another method, by a class of its own: others hold the object."""
+    def _replace_iter(self, one: Any, make: Callable[[Any], Iterator[Any]]) -> None:
+        """Change how an object is gone through, by a class of its own: others hold the object."""
         kind = type(one)
-        made = type(kind.__name__, (kind,), {name: lambda me: make(getattr(super(made, me), name))})
+        made = type(kind.__name__, (kind,), {"__iter__": lambda me: make(super(made, me).__iter__)})
         # Lists of batches can do as samplers, and have a class that stays.
         with contextlib.suppress(TypeError):
-            one.__class__ = made
+            _set_class(one, made)
             self._kinds.append((one, kind))
 
     def _sources(self) -> Sources:
@@ -133,3 +134,8 @@ def _length(loader: Any) -> int | None:
         return len(loader)
     except TypeError:
         return None
+
+
+def _set_class(one: Any, kind: type) -> None:
+    # Accelerate's loaders give themselves out for others, and so cannot be told directly.
+    object.__dict__["__class__"].__set__(one, kind)

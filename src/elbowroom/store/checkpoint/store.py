@@ -153,6 +153,8 @@ class Store:
                 return unflatten(part.tree, ahead.tensor)
         except RecursionError:
             raise CorruptData("the checkpoint's state is nested too deep to be read") from None
+        except (IndexError, SyntaxError, Warning) as error:  # numpy's, of types that are none
+            raise CorruptData(f"the checkpoint's state cannot be read: {error}") from error
 
     def reader(self, manifest: Manifest, part: Part) -> PartReader:
         """Reads the tensors of a part."""
