@@ -33,9 +33,9 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from elbowroom.integrations.huggingface_checkpoints import (
-        CheckpointCallback as CheckpointCallback,
-    )
+    from elbowroom.integrations.huggingface_checkpoints import CheckpointCallback
+
+__all__ = ["ActivationsCallback", "ActivationsMixin", "CheckpointCallback"]
 
 
 def __getattr__(name: str) -> Any:

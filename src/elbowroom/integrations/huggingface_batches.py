@@ -7,14 +7,20 @@ again at the same moments.
 """
 
 import contextlib
+import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from elbowroom.errors import InvalidArgument
+from elbowroom.errors import CorruptData, InvalidArgument
+from elbowroom.store.checkpoint import CheckpointWarning
 from elbowroom.store.checkpoint.samplers import Sources
 from elbowroom.store.checkpoint.sources import read_randomness, set_randomness
+from elbowroom.store.checkpoint.state import flatten, unflatten
 
 _Fetch = tuple[int, dict[str, Any]]
 
@@ -32,6 +38,7 @@ class Batches:
             "batches in an epoch": _length(loader),
             "gradient accumulation steps": batches_per_step,
         }
+        self._epochs = 0
         self._start: dict[str, Any] | None = None
         self._ahead: _Fetch | None = None
         self._first: _Fetch | None = None
@@ -49,9 +56,10 @@ class Batches:
         """Before a step, when its batches are there."""
         return {
             "facts": self._facts,
+            "epochs": self._epochs,
             "seeds": {path: one.initial_seed for path, one in self._seeded().items()},
-            "start": self._start,
-            "fetches": [list(f) for f in (self._ahead, self._first) if f is not None],
+            "start": None if self._start is None else _pack(self._start),
+            "fetches": _pack([list(f) for f in (self._ahead, self._first) if f is not None]),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -64,20 +72,32 @@ class Batches:
                     "train with the data and the arguments that it was saved with"
                 )
         self._left = state_dict
+        self._epochs = state_dict["epochs"]
+        if was["batches in an epoch"] is None and self._epochs > 1:
+            warnings.warn(
+                "the Trainer finds no place in data of unknown length that it has gone through "
+                "before: it begins at their first batch",
+                CheckpointWarning,
+                stacklevel=2,
+            )
 
-    def begin(self) -> None:
-        """An epoch begins."""
+    def begin(self) -> bool:
+        """An epoch begins; return whether it is one that was left half way."""
         self._ahead = self._first = self._latest = None
         sources = self._sources()
-        left, self._left = self._left, None
-        if left is not None:
-            for path, one in self._seeded().items():
-                one.initial_seed = left["seeds"].get(path, one.initial_seed)
-            if left["start"] is not None:
-                sources.set_generators(left["start"])
-                sources.set_samplers(left["start"])
-                self._due = {number: randomness for number, randomness in left["fetches"]}
+        left, self._left = self._left or {}, None
+        for path, one in self._seeded().items():
+            one.initial_seed = left.get("seeds", {}).get(path, one.initial_seed)
+        start = left.get("start")
+        if start is None:
+            self._epochs += 1
+        else:
+            self._due = dict(_unpack(left["fetches"]))
+            before = _unpack(start)
+            sources.set_generators(before)
+            sources.set_samplers(before)
         self._start = sources.read()
+        return start is not None
 
     def pass_on(self) -> None:
         """A step begins, and is no longer what would be saved."""
@@ -113,7 +133,7 @@ class Batches:
 
     def _replace_iter(self, one: Any, make: Callable[[Any], Iterator[Any]]) -> None:
         """Change how an object is gone through, by a class of its own: others hold the object."""
-        kind = type(one)
+        kind: Any = type(one)
         made = type(kind.__name__, (kind,), {"__iter__": lambda me: make(super(made, me).__iter__)})
         # Lists of batches can do as samplers, and have a class that stays.
         with contextlib.suppress(TypeError):
@@ -127,6 +147,31 @@ class Batches:
     def _seeded(self) -> dict[str, Any]:
         samplers = self._sources().samplers
         return {p: s for p, s in samplers.items() if type(getattr(s, "initial_seed", None)) is int}
+
+
+def _pack(state: Any) -> Tensor:
+    """A state as one tensor of bytes, in place of a dozen small ones."""
+    tree, tensors = flatten(state, "batches")
+    held = [(str(t.dtype), list(t.shape), _bytes_of(t).hex()) for _, t in tensors]
+    text = json.dumps([tree, held])
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+
+def _unpack(packed: Tensor) -> Any:
+    try:
+        tree, held = json.loads(_bytes_of(packed))
+        dtypes = [getattr(torch, dtype.removeprefix("torch.")) for dtype, _, _ in held]
+        tensors = [
+            torch.frombuffer(bytearray.fromhex(text), dtype=dtype).reshape(shape)
+            for dtype, (_, shape, text) in zip(dtypes, held, strict=True)
+        ]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CorruptData(f"the checkpoint's order of batches is none: {error}") from error
+    return unflatten(tree, tensors.__getitem__)
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _length(loader: Any) -> int | None:

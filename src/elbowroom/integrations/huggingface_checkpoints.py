@@ -28,6 +28,7 @@ from elbowroom.store.checkpoint import Checkpointer, CheckpointWarning, Store
 from elbowroom.store.checkpoint.sources import read_randomness, set_randomness
 
 try:
+    from accelerate.state import AcceleratorState
     from transformers import TrainerCallback
     from transformers.trainer_callback import TrainerState
 except ImportError as error:
@@ -94,12 +95,10 @@ class CheckpointCallback(TrainerCallback):
             return None
         folder = tempfile.mkdtemp(prefix="elbowroom-")
         self._clean_up.append(weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True))
-        (Path(folder) / "trainer_state.json").write_text(counts.read(), encoding="utf-8")
-        # The Trainer wants weights, and would tell of those that are missing. They come later,
-        # from the store, as it has read and verified them.
-        save_file({}, str(Path(folder) / "model.safetensors"))
-        hook = self._model.register_load_state_dict_post_hook(_forgive_missing)
-        self._clean_up.append(hook.remove)
+        _write_folder(Path(folder), counts.read(), self._model)
+        if _has_adapters(self._model):
+            hook = self._model.register_load_state_dict_post_hook(_forgive_missing)
+            self._clean_up.append(hook.remove)
         return folder
 
     def on_init_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -115,8 +114,7 @@ class CheckpointCallback(TrainerCallback):
                 f"the Trainer begins at step {state.global_step}, of which {self._where} knows "
                 "nothing: train with resume_from_checkpoint=checkpoints.last()"
             )
-        model = given["model"]
-        if getattr(args, "deepspeed", None) or any(map(_is_sharded, model.parameters())):
+        if _is_sharded(given["model"]):
             raise InvalidArgument(
                 "CheckpointCallback is for models that are whole on every rank: save sharded ones "
                 "with elbowroom.store.checkpoint.dcp"
@@ -130,8 +128,8 @@ class CheckpointCallback(TrainerCallback):
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Keep what the order of the epoch is drawn from, or draw the same again."""
-        if self._batches is not None:
-            self._batches.begin()
+        if self._batches is not None and not self._batches.begin():
+            self._randomness = None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Save the step before, if it is time; its logs and evaluations are part of it now."""
@@ -163,7 +161,7 @@ class CheckpointCallback(TrainerCallback):
         """The step of the newest whole checkpoint; its counts are read."""
         before = read_randomness()
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".* was not given", CheckpointWarning)
+            warnings.filterwarnings("ignore", "the checkpoint has ", CheckpointWarning)
             self._take_over()
             places = ("far", "keep_far", "keep", "hash")
             options = {name: self._options[name] for name in places if name in self._options}
@@ -197,7 +195,7 @@ class CheckpointCallback(TrainerCallback):
         try:
             if found is not None:
                 checkpointer.restore(found)
-                # Until the first step begins, order and batches are drawn again.
+                # Again when the first step begins: until then, batches are drawn anew.
                 self._randomness = read_randomness()
             elif self._is_resumed_by_default and (names := Store.open(self._where).names()):
                 raise InvalidArgument(
@@ -281,9 +279,32 @@ def _to_number(value: Any) -> Any:
     raise TypeError(f"it holds a {type(value).__name__}")
 
 
+def _write_folder(folder: Path, counts: str, model: torch.nn.Module) -> None:
+    """What the Trainer takes for a checkpoint.
+
+    It asks for weights. Those of the model come later, verified, from the store: so there is a list
+    that says where they are, and nothing in that place.
+    """
+    (folder / "trainer_state.json").write_text(counts, encoding="utf-8")
+    save_file({}, str(folder / "none.safetensors"))
+    index = {"metadata": {}, "weight_map": dict.fromkeys(model.state_dict(), "none.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    if _has_adapters(model):
+        # For these the Trainer looks for no list.
+        save_file({}, str(folder / "model.safetensors"))
+
+
+def _has_adapters(model: torch.nn.Module) -> bool:
+    return any(kind.__module__.partition(".")[0] == "peft" for kind in type(model).__mro__)
+
+
 def _forgive_missing(module: torch.nn.Module, keys: Any) -> None:
     keys.missing_keys.clear()
 
 
-def _is_sharded(parameter: Tensor) -> bool:
-    return isinstance(parameter, DTensor)
+def _is_sharded(model: torch.nn.Module) -> bool:
+    state = AcceleratorState()
+    plugins = ("fsdp_plugin", "deepspeed_plugin")
+    return any(getattr(state, name, None) is not None for name in plugins) or any(
+        isinstance(parameter, DTensor) for parameter in model.parameters()
+    )

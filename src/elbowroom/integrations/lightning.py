@@ -41,8 +41,18 @@ def _find_callback() -> Any:
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
+
+    from elbowroom.integrations.lightning_checkpoints import CheckpointCallback
 else:
     Callback = _find_callback()
+
+__all__ = ["ActivationsCallback", "CheckpointCallback"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CheckpointCallback":
+        return import_module("elbowroom.integrations.lightning_checkpoints").CheckpointCallback
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class ActivationsCallback(Callback):

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from elbowroom.errors import ElbowroomError, InvalidArgument
 from elbowroom.store.checkpoint.layout import layout_of, place_over
+from elbowroom.store.checkpoint.place import keep_locks
 from elbowroom.store.checkpoint.snapshot import Buffer, Piece, Snapshot
 
 _PR_SET_PDEATHSIG = 1
@@ -91,7 +92,8 @@ def fork(snapshot: Snapshot, write: Callable[[Snapshot], object]) -> Forked:
     with warnings.catch_warnings():
         # Newer Pythons warn of forking beside threads: the child touches nothing of theirs.
         warnings.simplefilter("ignore", DeprecationWarning)
-        process = os.fork()
+        with keep_locks():
+            process = os.fork()
     if process == 0:
         _run(snapshot, write, write_end)
     os.close(write_end)
@@ -103,7 +105,7 @@ def _run(snapshot: Snapshot, write: Callable[[Snapshot], object], pipe: int) -> 
     try:
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        # It must not hold the store's lock when the run is gone and starts again.
+        # It must not hold the store's lock for long when the run is gone and starts again.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         with contextlib.suppress(OSError):

@@ -30,6 +30,7 @@ from elbowroom.store.checkpoint.system import System
 from elbowroom.store.checkpoint.writing import PartWriter
 
 PATIENCE_S = 600.0  # how long the first rank waits for the others' parts
+GOING_S = 2.0  # how long a new run waits for one that is being killed
 HURRY_S = 10.0  # and how long when the run is ending in an error
 
 
@@ -161,11 +162,16 @@ class Journal:
             self.store.collect(self._keep.choose(self.store.names()), upto=upto)
 
     def _hold(self, place: Place) -> None:
-        if not self._held.enter_context(place.lock("writer")):
-            raise InvalidArgument(
-                f"another run is writing checkpoints to {place.root}: end it, or name another "
-                "folder"
-            )
+        # A process that a killed run has forked takes a moment to be killed with it.
+        deadline = time.monotonic() + GOING_S
+        while not self._held.enter_context(place.lock("writer")):
+            self._held.close()
+            if time.monotonic() > deadline:
+                raise InvalidArgument(
+                    f"another run is writing checkpoints to {place.root}: end it, or name another "
+                    "folder"
+                )
+            time.sleep(0.05)
 
     def _write_part(self, snapshot: Snapshot, name: Name) -> tuple[Memory, Part]:
         done = PartWriter(

@@ -14,6 +14,7 @@ DTYPES = {
     for value in vars(torch).values()
     if isinstance(value, torch.dtype) and not str(value).startswith("torch.q")
 }
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class Layout:
 
 def layout_of(tensor: Tensor, where: str) -> Layout:
     """Its own strides where they leave no gaps, else those of rows."""
-    if is_traceable_wrapper_subclass(tensor):
+    if type(tensor) not in _PLAIN and is_traceable_wrapper_subclass(tensor):
         raise InvalidArgument(
             f"{where} is a {type(tensor).__name__}, which a Checkpointer cannot hold: save sharded "
             "models with elbowroom.store.checkpoint.dcp"
@@ -44,8 +45,9 @@ def layout_of(tensor: Tensor, where: str) -> Layout:
         )
     if tensor.is_meta:
         raise InvalidArgument(f"{where} is a meta tensor: it has no values to save")
-    shape = tuple(tensor.shape)
-    stride = tuple(tensor.stride()) if is_dense(shape, tuple(tensor.stride())) else rows(shape)
+    shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+    if not tensor.is_contiguous() and not is_dense(shape, stride):
+        stride = rows(shape)
     return Layout(dtype=str(tensor.dtype).removeprefix("torch."), shape=shape, stride=stride)
 
 
