@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -323,6 +324,16 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         make(tmp_path / "other")[0].train(resume_from_checkpoint=folder)
     # And it is all still there.
     assert run(where).state.global_step == STEPS
+
+
+def test_a_sharded_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from elbowroom.integrations import huggingface_checkpoints
+
+    trainer, callback = make(tmp_path / "run")
+    state = SimpleNamespace(fsdp_plugin=object())
+    monkeypatch.setattr(huggingface_checkpoints, "AcceleratorState", lambda: state)
+    with pytest.raises(er.InvalidArgument, match="whole on every rank: save sharded ones with"):
+        trainer.train(resume_from_checkpoint=callback.last())
 
 
 def test_a_checkpoint_of_another_loop_is_refused(tmp_path: Path) -> None:

@@ -132,6 +132,15 @@ class Run:
         callback = self.callback
 
         class Stopper(pl.Callback):
+            """Comes after ours; changes the weights after each batch, as averages do."""
+
+            def on_fit_start(self, trainer: Any, module: Any) -> None:
+                torch.rand(3)
+
+            def on_train_batch_end(self, trainer: Any, module: Any, *given: Any) -> None:
+                with torch.no_grad():
+                    next(module.parameters()).mul_(0.99)
+
             def on_train_batch_start(
                 self, trainer: Any, module: Any, batch: Any, index: int
             ) -> None:
@@ -243,15 +252,26 @@ def test_what_has_ended_is_not_begun_again(tmp_path: Path) -> None:
         assert are_equal(first, again)
 
 
-# In the middle of an epoch, at its end, and where a validation follows, which is cut short.
-@pytest.mark.parametrize(("at", "left"), [(4, 5), (6, 7), (2, 0)])
-def test_a_signal_ends_it_and_nothing_is_lost(tmp_path: Path, at: int, left: int) -> None:
+# In the middle of an epoch; at its end; where a validation follows, which is cut short; between
+# two batches whose gradients are summed up.
+@pytest.mark.parametrize(
+    ("at", "left", "given"),
+    [
+        (4, 5, {"is_validated": True, "val_check_interval": 3}),
+        (6, 7, {"is_validated": True, "val_check_interval": 3}),
+        (2, 0, {"is_validated": True, "val_check_interval": 3}),
+        (3, 4, {"accumulate_grad_batches": 2}),
+        (4, 0, {"accumulate_grad_batches": 2}),
+    ],
+)
+def test_a_signal_saves_and_ends_the_process(
+    tmp_path: Path, at: int, left: int, given: dict[str, Any]
+) -> None:
     def end(number: int) -> None:
         if number == at:
             os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
-    given: dict[str, Any] = {"is_validated": True, "val_check_interval": 3}
     straight = Run(None, **given).fit()
     with pytest.raises(SystemExit) as ended:
         Run(tmp_path / "run", stop=end, every=1000, **given).fit()
@@ -360,6 +380,14 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert CheckpointCallback(where, resume=False).last() is None
     # And it is all still there.
     assert Run(where).fit().trainer.global_step == STEPS
+
+
+def test_a_sharded_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path / "run")
+    kind = type(run.trainer.strategy)
+    monkeypatch.setattr(kind, "restore_checkpoint_after_setup", True)
+    with pytest.raises(er.InvalidArgument, match="whole on every rank: save sharded ones with"):
+        run.fit()
 
 
 def test_a_checkpoint_of_another_loop_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from elbowroom.errors import CorruptData
 from elbowroom.store.checkpoint import Store
 
 from .attempts import Outcome, attempt_saves, attempt_start
-from .damages import Flipper, changes_of, check_damage, make_disk
+from .damages import Flipper, changes_of, check_damage, make_disk, make_lossy_disk
 from .disk import Disk
 from .faulty import CHANGES, Trip
 from .hostile import face, mutate, with_manifest
@@ -169,16 +169,23 @@ def damage_files(result: Result, clock: Clock, seed: int) -> None:
         result.add("bits flipped in manifests and the mark", at)
         if clock.is_over():
             return
-    # Large strides first: should the time not suffice, all of every pack was looked at.
+    flip_packs(result, clock, make_lossy_disk(), draw, "packs that have lost something", strides=8)
+    flip_packs(result, clock, disk, draw, "packs", strides=64)
+
+
+def flip_packs(
+    result: Result, clock: Clock, disk: Disk, draw: random.Random, what: str, strides: int
+) -> None:
+    """Flip a bit of so many bytes in 64; all of every pack, then what lies between."""
     flipper = Flipper(disk.copy())
-    for start in draw.sample(range(64), 64):
+    for start in draw.sample(range(64), strides):
         for file, at in flipper.positions(64, start):
             result.faults += flipper.flip(file, at, draw.randrange(8))
             if clock.is_over():
                 break
-        result.counts["bits flipped in packs"] = flipper.flips
-        result.counts["of these, bits that some tensor needs"] = flipper.needed
-        result.counts["and bits that change no value"] = flipper.idle
+        result.counts[f"bits flipped in {what}"] = flipper.flips
+        result.counts[f"of these in {what}, bits that some tensor needs"] = flipper.needed
+        result.counts[f"and bits in {what} that change no value"] = flipper.idle
         if not result.is_complete:
             return
 

@@ -4,16 +4,20 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from unittest import mock
 
 from torch import Tensor
 
 from elbowroom.errors import CorruptData, IncompatibleFormat
-from elbowroom.store.checkpoint import CheckpointWarning, Store
+from elbowroom.store.checkpoint import CheckpointWarning, Store, checkpointer
+from elbowroom.store.checkpoint.journal import Journal
 from elbowroom.store.checkpoint.manifest import Extent, Part
 
 from .disk import Disk, File
 from .held import Holder, checkpointer_on
 from .replay import ROOT, bits_of, state_at
+from .runs import start
 
 BLOCK_BYTES = 4096
 Change = Callable[[Disk], None]
@@ -22,11 +26,25 @@ Change = Callable[[Disk], None]
 def make_disk(saves: int = 4) -> Disk:
     """With the last three of so many checkpoints."""
     disk, holder = Disk(), Holder()
-    with checkpointer_on(disk, holder, keep=3) as checkpointer:
+    with checkpointer_on(disk, holder, keep=3) as saving:
         for step in range(1, saves + 1):
             holder.state = state_at(step)
-            checkpointer._steps = step
-            checkpointer.save(sync=True)
+            saving._steps = step
+            saving.save(sync=True)
+    return disk.copy()
+
+
+def make_lossy_disk() -> Disk:
+    """With checkpoints of a training whose optimizer's moments have lost something."""
+    disk, run = Disk(), start(width=512)
+    with (
+        mock.patch.object(checkpointer, "Journal", partial(Journal, system=disk)),
+        run.checkpointer(ROOT, every=1, keep=1, tolerance=1e-2) as saving,
+    ):
+        for _ in range(2):
+            run.step()
+            saving.step()
+            saving.wait()
     return disk.copy()
 
 
@@ -90,8 +108,8 @@ def check_damage(disk: Disk) -> tuple[set[tuple[int, str]], list[str]]:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            with checkpointer_on(disk.copy(), holder) as checkpointer:
-                resumed = checkpointer.resumed_from
+            with checkpointer_on(disk.copy(), holder) as resuming:
+                resumed = resuming.resumed_from
         except CorruptData as error:
             if whole or not names:
                 faults.append(f"refused, and {whole} are whole: {error}")

@@ -1,5 +1,7 @@
 """A run that is saved, ended and resumed is the run that nothing has interrupted."""
 
+import copy
+import pickle
 import subprocess
 import sys
 import threading
@@ -251,3 +253,42 @@ def test_what_was_begun_is_finished_when_the_script_just_ends(tmp_path: Path) ->
     command = [sys.executable, "-c", script, str(tmp_path)]
     subprocess.run(command, check=True, timeout=120)
     assert [name.step for name in Store.open(tmp_path).names()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"steps": nn.Linear(1, 1)}, "steps= is a name that checkpoints use themselves"),
+        ({"randomness": nn.Linear(1, 1)}, "randomness= is a name"),
+        ({"per_rank": ("other",)}, "per_rank must list names of objects that are given"),
+        ({"per_rank": "model"}, "per_rank must list names"),
+        ({"every": "5"}, "every must be a number of steps from 1 on, got '5'"),
+        ({"every": 1.5}, "every must be a number of steps"),
+        ({"keep": 0}, "keep must be a number from 1 on"),
+        ({"in_flight": 0}, "in_flight must be a number"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_made(
+    tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        Checkpointer(tmp_path / "run", model=nn.Linear(2, 2), **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_it_is_not_copied_and_not_for_forked_processes(tmp_path: Path) -> None:
+    with start().checkpointer(tmp_path) as checkpointer:
+        for copy_it in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="a Checkpointer cannot be copied or pickled"):
+                copy_it(checkpointer)
+        checkpointer._process += 1  # as a forked process sees it
+        with pytest.raises(InvalidArgument, match="belongs to process"):
+            checkpointer.save()
+        checkpointer._process -= 1
+
+
+def test_layers_without_a_shape_are_named(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path, model=nn.Sequential(nn.LazyLinear(3)))
+    with pytest.raises(InvalidArgument, match=r"\['0.weight'\] has no shape yet"):
+        checkpointer.save()
+    checkpointer.close()

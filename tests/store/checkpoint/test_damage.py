@@ -12,7 +12,14 @@ import pytest
 from elbowroom.errors import CorruptData
 from elbowroom.store.checkpoint import Checkpointer, CheckpointWarning, Store
 
-from .damages import Flipper, changes_of, check_damage, make_disk, stretches_of
+from .damages import (
+    Flipper,
+    changes_of,
+    check_damage,
+    make_disk,
+    make_lossy_disk,
+    stretches_of,
+)
 from .disk import Disk
 from .held import Holder, checkpointer_on
 from .hostile import in_time
@@ -42,6 +49,17 @@ def test_a_bit_anywhere_in_a_pack(disk: Disk) -> None:
     ]
     assert faults == []
     assert flipper.flips > 2000 and flipper.needed > 1500 > 100 * flipper.idle
+
+
+def test_a_bit_anywhere_in_what_has_lost_something() -> None:
+    disk, draw = make_lossy_disk(), random.Random(3)
+    store = Store.open(ROOT, disk)
+    contents = store.manifest(store.names()[-1]).parts[0].contents
+    assert [content.coding for content in contents].count("blob") == 2
+    flipper = Flipper(disk)
+    for file, at in flipper.positions(101):
+        assert flipper.flip(file, at, draw.randrange(8)) == []
+    assert flipper.needed > 300
 
 
 def test_what_is_damaged_is_told_and_nothing_else(disk: Disk) -> None:

@@ -17,6 +17,7 @@ from elbowroom.store.checkpoint import CheckpointWarning, Store
 from elbowroom.store.checkpoint.journal import Journal
 from elbowroom.store.checkpoint.ranks import Ranks
 from elbowroom.store.checkpoint.retention import Keep
+from elbowroom.store.checkpoint.system import System
 
 from .attempts import attempt_all, attempt_saves, attempt_start
 from .disk import Disk
@@ -240,6 +241,12 @@ def hold_elsewhere(folder: Path) -> tuple[int, int]:
         os._exit(1)
 
 
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elbowroom.store.checkpoint.journal.GOING_S", 0)
+
+
+@pytest.mark.usefixtures("no_patience")
 def test_a_second_job_waits_for_the_death_of_the_first(tmp_path: Path) -> None:
     child, pipe = hold_elsewhere(tmp_path / "run")
     try:
@@ -254,6 +261,7 @@ def test_a_second_job_waits_for_the_death_of_the_first(tmp_path: Path) -> None:
     Journal(tmp_path / "run", ranks=Ranks(), keep=Keep()).close()
 
 
+@pytest.mark.usefixtures("no_patience")
 def test_a_lock_is_not_kept_by_those_that_were_forked(tmp_path: Path) -> None:
     """As the workers of a loader, which live on for a while when their run is killed."""
     journal = Journal(tmp_path, ranks=Ranks(), keep=Keep())
@@ -272,6 +280,34 @@ def test_a_lock_is_not_kept_by_those_that_were_forked(tmp_path: Path) -> None:
         os.close(stay)
         os.waitpid(child, 0)
         os.close(ready)
+
+
+def test_a_forked_writer_that_is_killed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start()
+    plain, mine = System.write, os.getpid()
+
+    def write(system: System, handle: int, data: memoryview) -> int:
+        if os.getpid() != mine:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(system, handle, data)
+
+    with run.checkpointer(tmp_path, every=99, snapshot="fork") as checkpointer:
+        run.step()
+        checkpointer.step()
+        checkpointer.save(sync=True)
+        with monkeypatch.context() as broken:
+            broken.setattr(System, "write", write)
+            run.step()
+            checkpointer.step()
+            with pytest.raises(ChildProcessError, match="has ended with 9"):
+                checkpointer.save(sync=True)
+        assert [name.step for name in Store.open(tmp_path).names()] == [1]
+        checkpointer.save(sync=True)
+    assert [name.step for name in Store.open(tmp_path).names()] == [1, 2]
+    assert not list(tmp_path.rglob("*.part"))
+    assert all(Store.open(tmp_path).verify(name) == [] for name in Store.open(tmp_path).names())
 
 
 def test_a_full_object_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,13 +84,11 @@ def changing(find: Any, place: int, value: Any) -> Evil:
 
 
 def build_chain(held: dict[str, Any]) -> None:
-    rows = part(held)["contents"]
-    number = rows.index(coded(held))
+    rows, entries = part(held)["contents"], part(held)["entries"]
+    entry = next(e for e in entries if len(rows[e[4]]) == 7 and rows[e[4]][6] is not None)
     for _ in range(5000):
-        rows.append([*rows[number][:6], len(rows) - 1 if len(rows[-1]) == 7 else number])
-    for entry in part(held)["entries"]:
-        if entry[4] == number:
-            entry[4] = len(rows) - 1
+        rows.append([*rows[entry[4]][:6], entry[4]])
+        entry[4] = len(rows) - 1
 
 
 def repeat_tiny(held: dict[str, Any]) -> None:

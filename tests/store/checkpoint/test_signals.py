@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 from elbowroom.store.checkpoint import Store
 from elbowroom.store.checkpoint.signals import Notice
@@ -17,6 +18,8 @@ from .runs import losses_of, start
 SCRIPT = """
 import json, sys
 from pathlib import Path
+import torch
+torch.set_num_threads(int(sys.argv[3]))  # as many as the test has: sums depend on it
 sys.path.insert(0, sys.argv[2])
 from tests.store.checkpoint.runs import start
 
@@ -36,7 +39,7 @@ ROOT = Path(__file__).parents[3]
 
 def launch(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(folder), str(ROOT)],
+        [sys.executable, "-c", SCRIPT, str(folder), str(ROOT), str(torch.get_num_threads())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -95,3 +98,20 @@ def test_the_second_signal_is_for_those_who_were_there_first() -> None:
         notice.ignore()
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_forked_process_ends_when_it_is_told_to() -> None:
+    notice = Notice()
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        notice.listen()
+        process = os.fork()
+        if process == 0:
+            signal.pause()
+            os._exit(3)
+        os.kill(process, signal.SIGTERM)
+        assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGTERM
+        assert notice.number == 0
+    finally:
+        notice.ignore()
+        signal.signal(signal.SIGTERM, before)

@@ -128,3 +128,34 @@ def test_equal_contents_are_one(tmp_path: Path) -> None:
     with Checkpointer(tmp_path, model=tied) as checkpointer:
         checkpointer.save(sync=True)
     assert size_of(tmp_path) < 1.1 * 4 * 500 * 500
+
+
+class Held:
+    """A state of any tensors."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, torch.Tensor] = {}
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {name: value.clone() for name, value in self.state.items()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.state = state
+
+
+def test_contents_that_are_held_twice_are_always_found(tmp_path: Path) -> None:
+    """By itself, and below a difference: of two copies the one that the manifest names counts."""
+    generator = torch.Generator().manual_seed(0)
+    first, other = (torch.randn(1 << 16, generator=generator) for _ in range(2))
+    near = first.clone()
+    near[:50] += 1
+    holder = Held()
+    with Checkpointer(tmp_path, thing=holder) as checkpointer:
+        for a, b in [(first, None), (near, None), (near, first), (other, first), (other, first)]:
+            holder.state = {"a": a} if b is None else {"a": a, "b": b}
+            checkpointer.step()
+            checkpointer.save(sync=True)
+    store = Store.open(tmp_path)
+    assert all(store.verify(name) == [] for name in store.names())
+    found = store.state(store.manifest(store.names()[-1]))["thing"]
+    assert torch.equal(found["a"], other) and torch.equal(found["b"], first)

@@ -1,5 +1,6 @@
 """`Checkpointer`: a run's state in a store, saved beside the training, resumed by itself."""
 
+import os
 import time
 import warnings
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from elbowroom.store.checkpoint.signals import Notice
 from elbowroom.store.checkpoint.snapshot import Snapshot, lay_out
 from elbowroom.store.checkpoint.sources import (
     CheckpointWarning,
+    check_names,
     check_sources,
     load_into,
     read_randomness,
@@ -70,6 +72,8 @@ class Checkpointer:
     ) -> None:
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, **further}
         self._sources = check_sources({k: v for k, v in given.items() if v is not None})
+        check_names(self._sources, per_rank)
+        self._process = os.getpid()
         if not isinstance(in_flight, int) or in_flight < 1:
             raise InvalidArgument(f"in_flight must be a number from 1 on, got {in_flight!r}")
         self._loader = None if loader is None else follow_loader(loader)
@@ -145,6 +149,11 @@ class Checkpointer:
 
     def save(self, *, sync: bool = False) -> None:
         """Take a snapshot now; with `sync`, come back when it is durable."""
+        if os.getpid() != self._process:
+            raise InvalidArgument(
+                f"this Checkpointer belongs to process {self._process}, and a forked one cannot "
+                "save with it: make one there, for another folder"
+            )
         start = time.perf_counter()
         self._copier.wait()
         self._take()
@@ -195,6 +204,10 @@ class Checkpointer:
             self._journal.hurry()
         # After an error the state may be that of half a step.
         self.close(save=kind is None)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Two of them would write to one folder."""
+        raise TypeError("a Checkpointer cannot be copied or pickled: make another where it is used")
 
     def _take(self) -> None:
         self._saved = self._steps

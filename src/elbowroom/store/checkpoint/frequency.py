@@ -47,7 +47,7 @@ class Pace:
             raise InvalidArgument(
                 f"max_overhead must be a share between 0 and 1, got {max_overhead!r}"
             )
-        if every is not None and every < 1:
+        if every is not None and (not isinstance(every, int) or every < 1):
             raise InvalidArgument(f"every must be a number of steps from 1 on, got {every!r}")
         mtbf = mean_time_between_failures_s
         if mtbf is not None and not mtbf > 0:

@@ -169,7 +169,7 @@ class Journal:
             if time.monotonic() > deadline:
                 raise InvalidArgument(
                     f"another run is writing checkpoints to {place.root}: end it, or name another "
-                    "folder"
+                    "folder; if it is this process itself, close() the Checkpointer that it has"
                 )
             time.sleep(0.05)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from elbowroom.errors import CorruptData, InvalidArgument
@@ -37,6 +38,10 @@ def layout_of(tensor: Tensor, where: str) -> Layout:
         raise InvalidArgument(
             f"{where} is a {type(tensor).__name__}, which a Checkpointer cannot hold: save sharded "
             "models with elbowroom.store.checkpoint.dcp"
+        )
+    if is_lazy(tensor):
+        raise InvalidArgument(
+            f"{where} has no shape yet: run the model once before the first checkpoint"
         )
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
         raise InvalidArgument(

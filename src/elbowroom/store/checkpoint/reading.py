@@ -171,11 +171,12 @@ class PartReader:
         coded = b"".join(self.bytes_of(extent) for extent in content.extents)
         try:
             blob = Blob.frombytes(coded)
-        except IncompatibleFormat as error:
-            raise CorruptData(f"{where}: {error}") from error
-        if blob.raw_nbytes != content.nbytes:
-            raise CorruptData(f"{where} is a blob of {blob.raw_nbytes} bytes, not {content.nbytes}")
-        values = decode(blob)
+            if blob.raw_nbytes != content.nbytes:
+                raise CorruptData(f"a blob of {blob.raw_nbytes} bytes, not {content.nbytes}")
+            values = decode(blob)
+        except (CorruptData, IncompatibleFormat) as error:
+            files = ", ".join(sorted({self._file_of(extent) for extent in content.extents}))
+            raise CorruptData(f"{where}: {error} ({files})") from error
         if not isinstance(values, Tensor):
             raise CorruptData(f"{where} is a blob of an array in place of a tensor")
         flat = torch.empty(0, dtype=values.dtype).set_(values.untyped_storage())

@@ -36,4 +36,6 @@ class Keep:
 
 def read_keep(keep: "int | Keep | None") -> Keep:
     """A number is how many of the last stay."""
+    if keep is not None and not isinstance(keep, Keep) and (not isinstance(keep, int) or keep < 1):
+        raise InvalidArgument(f"keep must be a number from 1 on, a Keep, or None, got {keep!r}")
     return keep if isinstance(keep, Keep) else Keep(last=keep)

@@ -14,6 +14,7 @@ class Notice:
 
     def __init__(self) -> None:
         self.number = 0
+        self._process = os.getpid()
         self._before: dict[int, Any] = {}
 
     def listen(self) -> None:
@@ -34,8 +35,9 @@ class Notice:
         self._before.clear()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.number:
-            # The second one is not for saving: whoever sends it wants what was there before.
+        if self.number or os.getpid() != self._process:
+            # The second one is not for saving: whoever sends it wants what was there before. Nor is
+            # one that comes to a process which was forked since.
             before = self._before.get(number)
             if callable(before):
                 before(number, frame)

@@ -9,6 +9,8 @@ import torch
 
 from elbowroom.errors import InvalidArgument
 
+OWN_NAMES = frozenset({"steps", "randomness", "loader", "per_rank"})
+
 
 class CheckpointWarning(UserWarning):
     """Something about checkpoints that a user should know; training goes on."""
@@ -36,6 +38,20 @@ def check_sources(objects: Mapping[str, Any]) -> dict[str, Stateful]:
                 "not: give an object that has, or keep it yourself"
             )
     return dict(objects)
+
+
+def check_names(sources: Mapping[str, Any], per_rank: Any) -> None:
+    """Refuse names that mean something else, and those of nothing."""
+    for name in sources:
+        if name in OWN_NAMES:
+            raise InvalidArgument(
+                f"{name}= is a name that checkpoints use themselves: give the object another"
+            )
+    if isinstance(per_rank, str) or any(name not in sources for name in per_rank):
+        raise InvalidArgument(
+            f"per_rank must list names of objects that are given, got {per_rank!r}; there are: "
+            f"{', '.join(sources) or 'none'}"
+        )
 
 
 def read_randomness() -> dict[str, Any]:

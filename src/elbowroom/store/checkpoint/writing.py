@@ -64,6 +64,7 @@ class PartWriter:
         self._memory, self._read_before, self._bound_of = memory, read_before, bound_of
         self._homes: dict[str, str] = {}
         self._done: dict[str, Held] = {}
+        self._settled: dict[str, Held] = {}
         self._sparse = memory.sparse_packs()
         self._places = memory.places_of_leaves(LEAF_BYTES, self._sparse)
         self._now = Memory(pack_bytes=dict(memory.pack_bytes))
@@ -107,7 +108,7 @@ class PartWriter:
             self._open("")
 
     def _finish(self, snapshot: Snapshot, held: list[Held]) -> Increment:
-        held = [self._with_leaves(one) for one in held]
+        held = [self._settle(self._with_leaves(one)) for one in held]
         for piece, one in zip(snapshot.pieces, held, strict=True):
             self._now.add(piece.where, one)
         pack_bytes = self._now.pack_bytes
@@ -222,6 +223,19 @@ class PartWriter:
     def _note(self, held: Held) -> Held:
         self._homes[held.root] = self._pack
         return held
+
+    def _settle(self, held: Held) -> Held:
+        """The one copy of a content that the manifest names, and the memory may build on.
+
+        The same content may be held twice: by itself, and below a difference. The pack of the copy
+        that no manifest names is removed.
+        """
+        if held.root not in self._settled:
+            base = None if held.base is None else self._settle(held.base)
+            if base is not held.base:
+                held = replace(held, base=base)
+            self._settled.setdefault(held.root, held)
+        return self._settled[held.root]
 
     def _with_leaves(self, held: Held) -> Held:
         """Write the digests of its leaves to the end of the pack that it was written to.
