@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -103,15 +104,21 @@ def test_the_second_signal_is_for_those_who_were_there_first() -> None:
 def test_a_forked_process_ends_when_it_is_told_to() -> None:
     notice = Notice()
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    read_end, write_end = os.pipe()
     try:
         notice.listen()
         process = os.fork()
         if process == 0:
-            signal.pause()
-            os._exit(3)
+            signal.alarm(60)
+            os.write(write_end, b"x")
+            while True:
+                time.sleep(0.05)
+        os.read(read_end, 1)  # until it is past the fork, in which Python forgets signals
         os.kill(process, signal.SIGTERM)
         assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGTERM
         assert notice.number == 0
     finally:
         notice.ignore()
         signal.signal(signal.SIGTERM, before)
+        os.close(read_end)
+        os.close(write_end)
