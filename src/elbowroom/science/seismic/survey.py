@@ -1,13 +1,18 @@
 """A survey: where it bangs, where it is heard, and what is recorded."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from elbowroom import keep
 from elbowroom.errors import InvalidArgument
+from elbowroom.keep.loops.loop import Store
 from elbowroom.science.seismic.velocity import Velocity
-from elbowroom.science.seismic.waves import Medium, ricker
+from elbowroom.science.seismic.waves import Medium, State, ricker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +20,7 @@ class Survey:
     """Shots and receivers at points of the grid, and how long is listened."""
 
     sources: Tensor
-    """Shots x 2: depth and distance, in points."""
+    """Shots x 2: depth and distance, in points; shots x 3 in a volume."""
 
     receivers: Tensor
     """Receivers x 2, the same for every shot."""
@@ -26,15 +31,19 @@ class Survey:
     def __post_init__(self) -> None:
         for name in ("sources", "receivers"):
             points = getattr(self, name)
-            if points.dim() != 2 or points.shape[1] != 2 or len(points) == 0:
+            if points.dim() != 2 or points.shape[1] not in (2, 3) or len(points) == 0:
                 raise InvalidArgument(
-                    f"{name} must be points of depth and distance, an array of n x 2, got "
-                    f"{list(points.shape)}"
+                    f"{name} must be points of depth and distance, an array of n x 2 or, in a "
+                    f"volume, n x 3, got {list(points.shape)}"
                 )
         if self.steps < 1 or not self.peak_hz > 0:
             raise InvalidArgument(
                 f"steps and peak_hz must be positive, got {self.steps} and {self.peak_hz}"
             )
+
+    def part(self, shots: slice) -> "Survey":
+        """The same survey with some of its shots, such as those of one rank."""
+        return replace(self, sources=self.sources[shots])
 
 
 def line_survey(
@@ -57,38 +66,71 @@ def line_survey(
     return Survey(sources=line(shots), receivers=line(receivers), steps=steps, peak_hz=peak_hz)
 
 
-def record(medium: Medium, survey: Survey) -> Tensor:
+def record(
+    medium: Medium,
+    survey: Survey,
+    *,
+    memory: str | float | None = None,
+    slots: int | tuple[int, int] | None = None,
+    store: Store | None = None,
+    tolerance: float = 0.0,
+    loop: Callable[..., Any] | None = None,
+) -> Tensor:
     """Return the pressure at the receivers: shots x receivers x steps.
 
-    A plain loop, through which gradients flow to the velocities; autograd keeps every step.
+    Gradients flow to `medium.squared`, and from there to the velocities. With nothing given,
+    autograd keeps a field of every step; `memory`, `slots`, `store` and `tolerance` bound that, as
+    those of `er.loop` do. `loop` runs the steps in its place, such as a `Runner`.
     """
     state = medium.quiet(len(survey.sources))
     wavelet = ricker(survey.peak_hz, survey.steps, medium.step_s).to(state[0])
-    shape = state[0].shape[1:]
-    sources, receivers = (_places(points, medium, shape) for points in _ends(survey))
+    sources, receivers = (_places(p, medium) for p in (survey.sources, survey.receivers))
+    shots = torch.arange(len(sources), device=sources.device)
     # A pressure added to one point is multiplied by (c dt)^2 / dx^2 there, as the equation has it.
-    strength = medium.squared.flatten()[sources]
-    shots = torch.arange(len(sources))
-    traces: list[Tensor] = []
-    for value in wavelet:
-        source = torch.zeros_like(state[0]).flatten(1)
-        source = source.index_put((shots, sources), value * strength).view_as(state[0])
-        state = medium.step(state, source)
-        traces.append(state[0].flatten(1)[:, receivers])
-    return torch.stack(traces, 2)
+    strength = medium.squared[tuple(sources.T)]
+    at = (shots, *sources.T)
+    heard_at = _flat(receivers, medium.squared.shape)
+
+    def step(state: State, value: Tensor) -> tuple[State, Tensor]:
+        state = medium.step(state, value * strength, at)
+        return state, state[0].flatten(1).index_select(1, heard_at)
+
+    choices: dict[str, Any] = {
+        "memory": memory,
+        "slots": slots,
+        "store": store,
+        "tolerance": tolerance,
+    }
+    if loop is not None and any(choices.values()):
+        raise InvalidArgument(
+            f"a loop was given beside {', '.join(n for n, v in choices.items() if v)}: choose "
+            "where the loop is made"
+        )
+    run = partial(keep.loop, **choices) if loop is None else loop
+    parameters = (medium.squared, strength)
+    _, traces = run(step, state, inputs=wavelet, outputs=True, parameters=parameters)
+    return traces.permute(1, 2, 0)
 
 
-def _ends(survey: Survey) -> tuple[Tensor, Tensor]:
-    return survey.sources, survey.receivers
+def _flat(points: Tensor, shape: torch.Size) -> Tensor:
+    """Numbers of points in the flattened grid."""
+    flat = points[:, 0]
+    for side in range(1, len(shape)):
+        flat = flat * shape[side] + points[:, side]
+    return flat
 
 
-def _places(points: Tensor, medium: Medium, shape: torch.Size) -> Tensor:
-    """Numbers of the points in the flattened grid with its sponge."""
-    inner = torch.tensor([length - 2 * medium.sponge_points for length in shape])
+def _places(points: Tensor, medium: Medium) -> Tensor:
+    """The points in the grid with its sponge."""
+    inner = torch.tensor([length - 2 * medium.sponge_points for length in medium.squared.shape])
+    if points.shape[1] != len(inner):
+        raise InvalidArgument(
+            f"sources and receivers must have {len(inner)} numbers each, as the grid has sides, "
+            f"got {points.shape[1]}"
+        )
     if bool(((points < 0) | (points >= inner)).any()):
         raise InvalidArgument(
             f"sources and receivers must lie in the section of {inner.tolist()} points, got "
             f"{points.tolist()[:4]}..."
         )
-    wide = points + medium.sponge_points
-    return wide[:, 0] * shape[1] + wide[:, 1]
+    return (points + medium.sponge_points).to(medium.squared.device)

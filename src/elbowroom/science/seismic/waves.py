@@ -1,4 +1,4 @@
-"""Sound waves in two dimensions: p_tt = c^2 (p_xx + p_zz) + source, in steps of time.
+"""Sound waves: p_tt = c^2 (p_xx + p_zz) + source, in steps of time, in two or three dimensions.
 
 Second order in time and fourth in space. Around the section lies a sponge, in which waves are
 damped (Cerjan et al. 1985), so that nothing comes back from the border.
@@ -6,6 +6,7 @@ damped (Cerjan et al. 1985), so that nothing comes back from the border.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,16 +25,24 @@ _DAMPING = 0.0053
 State = tuple[Tensor, Tensor]
 """The pressure now and one step ago: shots x depth x distance, sponge included."""
 
+Indices = tuple[Tensor, ...]
+"""Of one point a shot: the shot, then the point along every side of the grid."""
+
 
 def longest_step_s(velocity: Velocity) -> float:
-    """The longest step of time for which the scheme is stable.
+    """The longest step of time for which the scheme is stable."""
+    fastest = float(velocity.m_per_s.detach().max())
+    return velocity.spacing_m * courant_limit(velocity.m_per_s.dim()) / fastest
+
+
+def courant_limit(dimensions: int) -> float:
+    """The largest c dt / dx for which the scheme is stable.
 
     The largest eigenvalue of the second difference is sum |w| in each direction, and a step is
-    stable while c^2 dt^2 times both is at most 4 (von Neumann).
+    stable while c^2 dt^2 times all of them is at most 4 (von Neumann).
     """
     each = abs(_STENCIL[0]) + 2 * sum(abs(w) for w in _STENCIL[1:])
-    fastest = float(velocity.m_per_s.detach().max())
-    return 2 * velocity.spacing_m / (fastest * math.sqrt(2 * each))
+    return 2 / math.sqrt(dimensions * each)
 
 
 def ricker(peak_hz: float, steps: int, step_s: float) -> Tensor:
@@ -71,14 +80,29 @@ class Medium:
                 f"step_s must be positive and at most {longest:.3g} s, or waves would grow without "
                 f"end in this model, got {step_s:.3g}: make it shorter or the grid coarser"
             )
-        pad = (sponge_points,) * 4
-        wide = functional.pad(velocity.m_per_s[None, None], pad, "replicate")[0, 0]
-        ramps = [_ramp(length, sponge_points, wide) for length in wide.shape]
-        return cls(
-            squared=(wide * (step_s / velocity.spacing_m)) ** 2,
-            damping=ramps[0][:, None] * ramps[1][None, :],
-            step_s=step_s,
+        return cls.of_values(
+            velocity.m_per_s,
             spacing_m=velocity.spacing_m,
+            step_s=step_s,
+            sponge_points=sponge_points,
+        )
+
+    @classmethod
+    def of_values(
+        cls, m_per_s: Tensor, *, spacing_m: float, step_s: float, sponge_points: int
+    ) -> "Medium":
+        """Make one of a grid with any number of sides; nobody looks whether the step is stable."""
+        pad = (sponge_points,) * (2 * m_per_s.dim())
+        wide = functional.pad(m_per_s[None, None], pad, "replicate")[0, 0]
+        damping = torch.ones_like(wide, requires_grad=False)
+        for side, length in enumerate(wide.shape):
+            ramp = _ramp(length, sponge_points, wide.detach())
+            damping = damping * ramp.view([-1 if d == side else 1 for d in range(wide.dim())])
+        return cls(
+            squared=(wide * (step_s / spacing_m)) ** 2,
+            damping=damping,
+            step_s=step_s,
+            spacing_m=spacing_m,
             sponge_points=sponge_points,
         )
 
@@ -87,27 +111,54 @@ class Medium:
         still = self.squared.new_zeros((shots, *self.squared.shape))
         return still, still.clone()
 
-    def step(self, state: State, source: Tensor) -> State:
-        """One step of time; the source is what is added to the pressure, dense or zero-padded."""
+    def step(self, state: State, source: Tensor, at: Indices | None = None) -> State:
+        """One step of time; the source is what is added to the pressure.
+
+        It is added everywhere, dense or zero-padded, or where `at` says: one value a shot. Autograd
+        saves one field of a step, the Laplacian; what is changed in place here is nobody else's.
+        """
         now, before = state
-        after = 2 * now - before + self.squared * laplacian(now) + source
-        return after * self.damping, now * self.damping
+        after = (2 * now).sub_(before)
+        after = after.addcmul_(self.squared, laplacian(now, self.squared.dim()))
+        if at is None:
+            after = after.add_(source)
+        else:
+            after = after.index_put_(at, source, accumulate=True)
+        return after.mul_(self.damping), now * self.damping
 
 
-def laplacian(field: Tensor) -> Tensor:
-    """The sum of both second differences times the spacing squared; zero beyond the border."""
-    total = 2 * _STENCIL[0] * field
-    for distance, weight in enumerate(_STENCIL[1:], 1):
-        wide = functional.pad(field, (distance,) * 4)
-        middle = slice(distance, -distance)
-        step = 2 * distance
-        total = total + weight * (
-            wide[..., :-step, middle]
-            + wide[..., step:, middle]
-            + wide[..., middle, :-step]
-            + wide[..., middle, step:]
-        )
-    return total
+def laplacian(field: Tensor, dimensions: int = 2) -> Tensor:
+    """The sum of the second differences times the spacing squared; zero beyond the border."""
+    return _Laplacian.apply(field, dimensions)  # pyright: ignore[reportReturnType]
+
+
+class _Laplacian(torch.autograd.Function):
+    """A symmetric matrix: backward and forward mode are the same function again."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(field: Tensor, dimensions: int) -> Tensor:
+        total = field * (dimensions * _STENCIL[0])
+        for side in range(-dimensions, 0):
+            length = field.shape[side]
+            for distance, weight in enumerate(_STENCIL[1:], 1):
+                here, there = (side, distance, length - distance), (side, 0, length - distance)
+                total.narrow(*here).add_(field.narrow(*there), alpha=weight)
+                total.narrow(*there).add_(field.narrow(*here), alpha=weight)
+        return total
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+        ctx.dimensions = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return laplacian(grads[0], ctx.dimensions), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        return laplacian(tangents[0], ctx.dimensions)
 
 
 def _ramp(length: int, sponge_points: int, like: Tensor) -> Tensor:
