@@ -28,9 +28,11 @@ __all__ = [
     "ElbowroomError",
     "IncompatibleFormat",
     "InvalidArgument",
+    "Loop",
     "MissingData",
     "decode",
     "encode",
+    "loop",
 ]
 __version__ = "0.1.0"
 
@@ -43,8 +45,10 @@ _PARTS = {
     "Blob": "codec",
     "Bound": "codec",
     "Checkpointer": "store",
+    "Loop": "keep",
     "decode": "codec",
     "encode": "codec",
+    "loop": "keep",
 }
 
 if TYPE_CHECKING:
@@ -53,6 +57,8 @@ if TYPE_CHECKING:
     from elbowroom.codec import decode as decode
     from elbowroom.codec import encode as encode
     from elbowroom.keep import Activations as Activations
+    from elbowroom.keep import Loop as Loop
+    from elbowroom.keep import loop as loop
     from elbowroom.store import Checkpointer as Checkpointer
 else:
 

@@ -296,7 +296,7 @@ def test_export_and_import_there_and_back(where: Path, tmp_path: Path, command: 
         == f"{tmp_path / 'new'}: step 7, model of 9 tensors, {found['tensor_bytes']:,} bytes\n"
     )
     again = command(
-        "checkpoint", "import", tmp_path / "new", target, "--what", "ema", "--json"
+        "checkpoint", "import", tmp_path / "new", target, "--what", "ema", "--add", "--json"
     ).json
     assert (again["step"], again["tensors"], again["bytes"]) == (0, 9, found["tensor_bytes"])
     rows = command("checkpoint", "ls", tmp_path / "new", "--json").json["checkpoints"]
@@ -375,7 +375,8 @@ def test_an_address_does_for_a_folder(tmp_path: Path, command: Command) -> None:
     for step in (1, 2):
         assert (
             command(
-                "checkpoint", "import", address, tmp_path / "x.safetensors", "--step", step
+                *("checkpoint", "import", address, tmp_path / "x.safetensors"),
+                *("--step", step, "--add"),
             ).code
             == 0
         )

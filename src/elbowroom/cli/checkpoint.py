@@ -186,13 +186,19 @@ def import_(
         int, typer.Option("--step", metavar="N", min=0, help="The step that it stands for.")
     ] = 0,
     what: Annotated[str, typer.Option(help="The name of the object that it is.")] = "model",
+    add: Annotated[
+        bool, typer.Option("--add", help="Also to a STORE that has checkpoints.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a checkpoint of a file, from which a run can start."""
+    """Make a checkpoint of a file, from which a run can start.
+
+    Of a file with several objects, the one named by --what is taken.
+    """
     from elbowroom.store.checkpoint.exchange import import_file
 
     with _guarded():
-        name = import_file(where, source, step=step, what=what)
+        name = import_file(where, source, step=step, what=what, add=add)
     with _opened(where) as store:
         part = store.manifest(name).parts[0]
     place = f"state[{what!r}]"
@@ -337,7 +343,8 @@ def _guarded() -> Iterator[None]:
     except ElbowroomError as error:
         raise type(error)(tables.printable(error)) from None
     except NotADirectoryError as error:
-        raise InvalidArgument(f"{error.filename} is not there: a folder is needed") from None
+        said = "is a file" if Path(error.filename or "").is_file() else "is not there"
+        raise InvalidArgument(f"{error.filename} {said}: a folder is needed") from None
     except (MemoryError, RuntimeError) as error:
         # torch has no error of its own for want of memory; one of depth is a RuntimeError, too.
         if isinstance(error, RuntimeError) and not isinstance(error, RecursionError):

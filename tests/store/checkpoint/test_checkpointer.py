@@ -292,3 +292,31 @@ def test_layers_without_a_shape_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"\['0.weight'\] has no shape yet"):
         checkpointer.save()
     checkpointer.close()
+
+
+def test_another_kind_of_optimizer_is_refused_and_one_with_the_same_state_is_not(
+    tmp_path: Path,
+) -> None:
+    def make(kind: Any) -> tuple[nn.Module, Any]:
+        model = nn.Linear(3, 3)
+        return model, kind(model.parameters(), lr=0.1)
+
+    model, optimizer = make(torch.optim.Adam)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    given: dict[str, Any] = {"handle_signals": False, "every": 1}
+    with Checkpointer(tmp_path, model=model, optimizer=optimizer, **given) as checkpointer:
+        checkpointer.step()
+    model, optimizer = make(torch.optim.SGD)
+    with pytest.raises(InvalidArgument, match="optimizer is Adam, and SGD was given"):
+        Checkpointer(tmp_path, model=model, optimizer=optimizer, **given)
+    model, optimizer = make(torch.optim.AdamW)
+    Checkpointer(tmp_path, model=model, optimizer=optimizer, **given).close()
+
+
+def test_names_that_are_nearly_settings_and_no_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="did you mean every="):
+        Checkpointer(tmp_path, model=nn.Linear(1, 1), evry=3)
+    for nothing in ("", None):
+        with pytest.raises(InvalidArgument, match="need the name of a folder"):
+            Checkpointer(nothing, model=nn.Linear(1, 1))  # pyright: ignore[reportArgumentType]

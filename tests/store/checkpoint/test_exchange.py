@@ -288,7 +288,7 @@ def test_an_import_shares_what_the_store_has(tmp_path: Path) -> None:
     state = {"x": torch.randn(200, 500)}
     store = save(tmp_path / "store", state)
     export_file(tmp_path / "store", tmp_path / "x.pt")
-    name = import_file(tmp_path / "store", tmp_path / "x.pt", step=1, what="teacher")
+    name = import_file(tmp_path / "store", tmp_path / "x.pt", step=1, what="teacher", add=True)
     found = {holding.name: holding for holding in survey(store).holdings}
     assert list(found) == store.names() and store.names()[-1] == name
     assert found[name].state_bytes >= 400_000 > 40 * found[name].alone_bytes
@@ -321,3 +321,20 @@ def test_names_and_steps_that_no_run_has_are_refused(tmp_path: Path) -> None:
         pytest.raises(InvalidArgument, match="another run is writing"),
     ):
         import_file(tmp_path / "store", tmp_path / "x.pt")
+
+
+def test_a_store_that_has_checkpoints_is_not_added_to_by_chance(tmp_path: Path) -> None:
+    save(tmp_path / "store", {"x": torch.ones(3)})
+    torch.save({"x": torch.zeros(3)}, tmp_path / "x.pt")
+    with pytest.raises(InvalidArgument, match=r"has checkpoints already, the last of step 1"):
+        import_file(tmp_path / "store", tmp_path / "x.pt")
+    assert len(Store.open(tmp_path / "store").names()) == 1
+
+
+def test_of_a_file_with_several_objects_the_one_that_is_named_is_taken(tmp_path: Path) -> None:
+    held = {"model": {"x": torch.ones(3)}, "optimizer": {"state": {}}, "epoch": 3}
+    torch.save(held, tmp_path / "x.pt")
+    import_file(tmp_path / "store", tmp_path / "x.pt")
+    model = Holder({"x": torch.zeros(3)})
+    Checkpointer(tmp_path / "store", model=model, handle_signals=False).close()
+    assert torch.equal(model.state_dict()["x"], torch.ones(3))

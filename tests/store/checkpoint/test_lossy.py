@@ -9,7 +9,7 @@ from torch import nn
 
 from elbowroom.codec import Bound
 from elbowroom.errors import InvalidArgument
-from elbowroom.store.checkpoint import Checkpointer, Store
+from elbowroom.store.checkpoint import Checkpointer, CheckpointWarning, Store
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 5) -> None:
@@ -100,3 +100,8 @@ def test_what_stays_the_same_is_still_shared(tmp_path: Path) -> None:
 def test_tolerances_that_are_none(tmp_path: Path, bad: Any) -> None:
     with pytest.raises(InvalidArgument, match="must be a share from 0"):
         Checkpointer(tmp_path / "x", model=nn.Linear(2, 2), tolerance=bad)
+
+
+def test_a_name_of_nothing_is_told(tmp_path: Path) -> None:
+    with pytest.warns(CheckpointWarning, match="tolerance names 'exp_average'"):
+        saved(tmp_path, tolerance={"exp_average": 0.1, "exp_avg_sq": 0.1})

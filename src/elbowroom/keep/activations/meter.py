@@ -5,8 +5,8 @@ the same random numbers and the same gradients of its outputs: once plainly, onc
 The difference of the two gradients is the error. Buffers and random states are put back.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +14,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from elbowroom.keep.activations.trees import map_tensors, tensors_in
+from elbowroom.keep.surroundings import (
+    copy_buffers,
+    put_back,
+    random_state,
+    set_buffers,
+    set_random_state,
+)
 
 # Of a batch, at most this share is run again, so that the memory it takes plainly is far below
 # what was saved.
@@ -81,8 +88,8 @@ class Meter:
             return
         if self._call is None:
             self._call = (args, kwargs)
-            self._random = _random_state(self._model)
-            self._buffers = [b.detach().clone() for b in self._model.buffers()]
+            self._random = random_state()
+            self._buffers = copy_buffers([self._model])
         else:
             # Called more than once in a pass: one call's gradient is not the whole.
             self.disarm()
@@ -137,10 +144,10 @@ class Meter:
     ) -> tuple[Grads, Grads] | None:
         """The gradients without and with compression."""
         results: list[Grads] = []
-        with _put_back(self._model):
+        with put_back(self._model):
             for is_lossy in (False, True):
-                _set_random_state(random)
-                _set_buffers(self._model, buffers)
+                set_random_state(random)
+                set_buffers([self._model], buffers)
                 context = self._lossy(part) if is_lossy else nullcontext()
                 found = self._run(args, kwargs, gradients, context)
                 if found is None:
@@ -196,30 +203,3 @@ def _cut(call: tuple[Any, Any], gradients: Grads, share: float) -> tuple[Any, An
         return *call, gradients, 1.0
     args, kwargs = map_tensors(lambda t: t[:count], call)
     return args, kwargs, [None if g is None else g[:count] for g in gradients], count / batch
-
-
-def _random_state(model: nn.Module) -> Any:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    return torch.get_rng_state(), cuda
-
-
-def _set_random_state(state: Any) -> None:
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state_all(state[1])
-
-
-def _set_buffers(model: nn.Module, buffers: list[Tensor]) -> None:
-    with torch.no_grad():
-        for buffer, value in zip(model.buffers(), buffers, strict=True):
-            buffer.copy_(value)
-
-
-@contextmanager
-def _put_back(model: nn.Module) -> Iterator[None]:
-    random, buffers = _random_state(model), [b.detach().clone() for b in model.buffers()]
-    try:
-        yield
-    finally:
-        _set_random_state(random)
-        _set_buffers(model, buffers)

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from elbowroom.keep.surroundings import buffers_put_back
+
 
 def candidates(model: nn.Module) -> dict[str, nn.Module]:
     """The members of lists and sequences, outermost first: the blocks that a model repeats."""
@@ -53,16 +55,4 @@ class _Region:
         )
 
     def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _buffers_put_back(self._module)
-
-
-@contextmanager
-def _buffers_put_back(module: nn.Module) -> Iterator[None]:
-    """Running statistics are taken once: the second forward leaves no trace in them."""
-    before = [buffer.detach().clone() for buffer in module.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in zip(module.buffers(), before, strict=True):
-                buffer.copy_(value)
+        return nullcontext(), buffers_put_back(self._module)

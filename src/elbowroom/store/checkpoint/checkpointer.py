@@ -1,5 +1,6 @@
 """`Checkpointer`: a run's state in a store, saved beside the training, resumed by itself."""
 
+import inspect
 import os
 import time
 import warnings
@@ -27,8 +28,10 @@ from elbowroom.store.checkpoint.signals import Notice
 from elbowroom.store.checkpoint.snapshot import Snapshot, lay_out
 from elbowroom.store.checkpoint.sources import (
     CheckpointWarning,
+    check_kinds,
     check_names,
     check_sources,
+    kinds_of,
     load_into,
     read_randomness,
     set_randomness,
@@ -71,7 +74,8 @@ class Checkpointer:
         **further: Any,
     ) -> None:
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, **further}
-        self._sources = check_sources({k: v for k, v in given.items() if v is not None})
+        settings = [n for n in inspect.signature(Checkpointer).parameters if n not in given]
+        self._sources = check_sources({k: v for k, v in given.items() if v is not None}, settings)
         check_names(self._sources, per_rank)
         self._process = os.getpid()
         if not isinstance(in_flight, int) or in_flight < 1:
@@ -95,6 +99,8 @@ class Checkpointer:
         self._last_step_at: float | None = None
         self.resumed_from: int | None = None
         self.events: list[str] = []
+        self._is_rule_checked = False
+        self._rule = read_tolerance(tolerance)
         self._journal = Journal(
             where,
             ranks=self._ranks,
@@ -102,7 +108,7 @@ class Checkpointer:
             far=far,
             keep_far=None if keep_far is None else read_keep(keep_far),
             hash_name=hash,
-            bound_of=read_tolerance(tolerance),
+            bound_of=self._rule,
         )
         self._notice = Notice()
         try:
@@ -215,7 +221,15 @@ class Checkpointer:
         state = {name: s for name, s in self._state().items() if self._is_mine(name)}
         tree, tensors = flatten(state, "state")
         pieces, nbytes = lay_out(tensors)
-        facts = {"id": f"{number:016x}", "torch": torch.__version__}
+        if self._ranks.is_first and not self._is_rule_checked:
+            self._is_rule_checked = True
+            for name in self._rule.idle(pieces):
+                self._warn(f"tolerance names {name!r}, and no object or tensor is called so")
+        facts = {
+            "id": f"{number:016x}",
+            "torch": torch.__version__,
+            "kinds": kinds_of(self._sources),
+        }
         if self._choice.pick(tensors, self._journal.changed) == "fork":
             self._persister.wait()  # the child builds on what is committed
             live = LiveBuffer(tensors)
@@ -302,6 +316,7 @@ class Checkpointer:
             state = store.state(manifest, 0)
             if not isinstance(state, dict) or "steps" not in state:
                 raise CorruptData(f"{name} holds no state of a run")
+            check_kinds(manifest.facts.get("kinds"), state, self._sources)
             if not self._ranks.is_first:
                 mine = store.state(manifest, self._ranks.rank % len(manifest.parts))
                 if not isinstance(mine, dict):
@@ -342,7 +357,9 @@ class Checkpointer:
                 if isinstance(outcome.error, ElbowroomError | OSError):
                     raise outcome.error
                 raise RuntimeError(said) from outcome.error
-            self._warn(f"{said}; the last good one stays, and saving will be tried again")
+            left = self._journal.store.names()
+            stays = f"that of step {left[-1].step} stays" if left else "there is none before it"
+            self._warn(f"{said}; {stays}, and saving will be tried again")
         while self._journal.told:
             self._warn(self._journal.told.pop(0))
 

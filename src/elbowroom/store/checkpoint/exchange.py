@@ -91,7 +91,7 @@ def export_file(
     if left_out and not tensors_only:
         raise InvalidArgument(
             f"{target} can hold nothing but tensors, and {what or 'the state'} has also "
-            f"{listed(left_out)}: leave them out (tensors only), or write .pt"
+            f"{listed(left_out)}: leave them out (tensors_only, --tensors-only), or write .pt"
         )
     file_bytes = write_file(held, target, replace=replace)
     tensors = flatten(held, "state")[1]
@@ -106,14 +106,21 @@ def export_file(
 
 
 def import_file(
-    where: str | Path, source: str | Path, *, step: int = 0, what: str = "model"
+    where: str | Path, source: str | Path, *, step: int = 0, what: str = "model", add: bool = False
 ) -> Name:
-    """Make a checkpoint, in a new or an existing store, whose one object is what a file holds."""
+    """Make a checkpoint whose one object is what a file holds.
+
+    Of a file with several objects, that by the name of `what` is taken. A store that has
+    checkpoints is added to only with `add`: a run would resume from the one that came last.
+    """
     if what in _OWN_NAMES or not what.isidentifier():
         raise InvalidArgument(f"an object of a run cannot be named {what!r}: choose another name")
     if not 0 <= step <= _MOST_STEP:
         raise InvalidArgument(f"step must be from 0 to {_MOST_STEP}, got {step}")
     held = read_file(Path(source))
+    # The state of a module is flat: a mapping by that name is what a training script has saved.
+    if isinstance(held, dict) and isinstance(held.get(what), dict):
+        held = held[what]
     if not flatten(held, what)[1]:
         raise InvalidArgument(f"{source} holds no tensor: check the name")
     # A run that resumes goes on drawing where a checkpoint says; here, where this process is.
@@ -123,6 +130,11 @@ def import_file(
     check_memory(nbytes, str(source))
     journal = Journal(where, ranks=Ranks(), keep=Keep(last=None), hash_name=_hash_of(where))
     try:
+        if (there := journal.store.names()) and not add:
+            raise InvalidArgument(
+                f"{where} has checkpoints already, the last of step {there[-1].step}, and a run "
+                "would resume from this one: name a new folder, or add to it (add=True, --add)"
+            )
         _build_on_newest(journal)
         buffer = Buffer()
         buffer.reserve(nbytes)

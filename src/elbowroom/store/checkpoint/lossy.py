@@ -1,7 +1,7 @@
 """Which tensors of a state may lose a little, and how much."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from elbowroom.codec import Bound
 from elbowroom.errors import InvalidArgument
@@ -15,8 +15,24 @@ _KEY = re.compile(r"\['((?:[^'\\]|\\.)*)'\]")
 BoundOf = Callable[[Piece], Bound | None]
 
 
-def read_tolerance(tolerance: float | Mapping[str, Bound | float]) -> BoundOf:
-    """A rule that gives the bound of each tensor; None means that it stays exact.
+class Rule:
+    """Gives the bound of each tensor; None means that it stays exact."""
+
+    def __init__(self, bounds: Mapping[str, Bound | None]) -> None:
+        self._bounds = bounds
+
+    def __call__(self, piece: Piece) -> Bound | None:
+        """Of one tensor."""
+        return _find(piece, self._bounds)
+
+    def idle(self, pieces: Iterable[Piece]) -> list[str]:
+        """Names that are those of no object and of no tensor."""
+        keys = {key for piece in pieces for key in _KEY.findall(piece.where)}
+        return sorted(self._bounds.keys() - keys)
+
+
+def read_tolerance(tolerance: float | Mapping[str, Bound | float]) -> Rule:
+    """A rule from what a user has given.
 
     A number is for the optimizer's moments: each value comes back within that share of itself,
     zeros as zeros. Relative to each value it has to be: an optimizer divides by the root of second
@@ -26,12 +42,9 @@ def read_tolerance(tolerance: float | Mapping[str, Bound | float]) -> BoundOf:
     counts first.
     """
     if isinstance(tolerance, Mapping):
-        bounds = {name: _read_bound(name, value) for name, value in tolerance.items()}
-        return lambda piece: _find(piece, bounds)
+        return Rule({name: _read_bound(name, value) for name, value in tolerance.items()})
     bound = _read_bound("tolerance", tolerance)
-    if bound is None:
-        return lambda piece: None
-    return lambda piece: _find(piece, {"optimizer": bound})
+    return Rule({} if bound is None else {"optimizer": bound})
 
 
 def _read_bound(name: str, value: Bound | float) -> Bound | None:

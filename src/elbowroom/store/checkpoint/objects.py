@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from elbowroom.errors import BackendUnavailable, CorruptData
+from elbowroom.errors import BackendUnavailable, CorruptData, InvalidArgument
 from elbowroom.store.checkpoint.place import LocalPlace, Place, check_name
 from elbowroom.store.checkpoint.system import System
 
 
 def place_at(where: str | Path, system: System | None = None) -> "LocalPlace | ObjectPlace":
     """The place of a path, or of an address with a scheme."""
+    if not isinstance(where, str | Path) or not str(where).strip():
+        raise InvalidArgument(f"checkpoints need the name of a folder, got {where!r}")
     if isinstance(where, str) and "://" in where:
         return ObjectPlace(where)
     return LocalPlace(Path(where), system)

@@ -93,6 +93,12 @@ class PartReader:
         self.read(entry.content, entry.where, raw.numpy())
         return place_over(raw, layout)
 
+    def files(self, number: int) -> list[str]:
+        """The packs that a tensor of the state lies in."""
+        content = self._part.contents[self._part.entries[number].content]
+        extents = [*self._extents_of(content), *([content.leaves] if content.leaves else [])]
+        return sorted({self._file_of(extent) for extent in extents})
+
     def read(self, number: int, where: str, out: _Bytes) -> None:
         """Fill memory with a content, and compare it with its digests."""
         self._fill(number, where, out)

@@ -1,7 +1,8 @@
 """What makes up the state of a run: objects with a state_dict, and the sources of randomness."""
 
+import difflib
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy
@@ -29,13 +30,17 @@ class Stateful(Protocol):
         ...
 
 
-def check_sources(objects: Mapping[str, Any]) -> dict[str, Stateful]:
-    """Refuse what has no state, by name."""
+def check_sources(
+    objects: Mapping[str, Any], settings: Collection[str] = ()
+) -> dict[str, Stateful]:
+    """Refuse what has no state, by name; one that is nearly that of a setting is taken for it."""
     for name, value in objects.items():
         if isinstance(value, type) or not isinstance(value, Stateful):
+            near = difflib.get_close_matches(name, settings, 1)
             raise InvalidArgument(
                 f"{name}= must have state_dict and load_state_dict, and {type(value).__name__} has "
-                "not: give an object that has, or keep it yourself"
+                + (f"not: did you mean {near[0]}=?" if near else "not: give an object that has, or")
+                + ("" if near else " keep it yourself")
             )
     return dict(objects)
 
@@ -73,6 +78,33 @@ def set_randomness(state: Mapping[str, Any]) -> None:
         count = min(len(state["cuda"]), torch.cuda.device_count())
         for device in range(count):
             torch.cuda.set_rng_state(state["cuda"][device], device)
+
+
+def kinds_of(sources: Mapping[str, Stateful]) -> dict[str, str]:
+    """Which optimizers there are, by the names of their classes."""
+    optimizers = {n: s for n, s in sources.items() if isinstance(s, torch.optim.Optimizer)}
+    return {name: type(source).__name__ for name, source in optimizers.items()}
+
+
+def check_kinds(saved: Any, state: Mapping[str, Any], sources: Mapping[str, Stateful]) -> None:
+    """Refuse the state of another optimizer: torch takes it, and fails in a later step.
+
+    Those with the same settings, as Adam and AdamW, have the same state as well.
+    """
+    kinds = saved if isinstance(saved, dict) else {}
+    for name, kind in kinds_of(sources).items():
+        if name not in state or kinds.get(name, kind) == kind:
+            continue
+        try:
+            settings = set().union(*state[name]["param_groups"]) - {"params"}
+        except (TypeError, KeyError):
+            continue  # load_state_dict says what is wrong
+        known = sources[name].defaults  # pyright: ignore[reportAttributeAccessIssue]
+        if not settings >= set(known):
+            raise InvalidArgument(
+                f"the checkpoint's {name} is {str(kinds[name])[:60]}, and {kind} was given: give "
+                "the one that was saved, or begin in another folder"
+            )
 
 
 def load_into(name: str, source: Stateful, state: Any) -> None:

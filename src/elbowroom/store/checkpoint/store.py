@@ -184,7 +184,10 @@ class Store:
                 try:
                     tell(reader.tensor(number).nbytes)
                 except (CorruptData, OSError) as error:
-                    found.append(Damage(where=entry.where, file=file, what=str(error)))
+                    packs = reader.files(number)
+                    blamed = ", ".join(p for p in packs if p in str(error)) or ", ".join(packs)
+                    damage = Damage(where=entry.where, file=blamed or file, what=str(error))
+                    found.append(damage)
         return found
 
     def newest(self) -> Iterator[Manifest | Damage]:

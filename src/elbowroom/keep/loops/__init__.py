@@ -1,0 +1,11 @@
+"""Gradients through long time loops in bounded memory.
+
+loop.py is the way in; plans.py, pilot.py and planning.py decide what is kept; schedules.py,
+slots.py and replay.py keep states and make steps again; series.py, coders.py and history.py encode
+the tape; functions.py makes it differentiable, to any order; probe.py measures what encoding does.
+"""
+
+from elbowroom.keep.loops.loop import Loop as Loop
+from elbowroom.keep.loops.loop import loop as loop
+from elbowroom.keep.loops.options import Encoding as Encoding
+from elbowroom.keep.loops.slots import LoopWarning as LoopWarning

@@ -1,0 +1,180 @@
+"""The user's step as a function of flat lists of tensors."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elbowroom.errors import InvalidArgument
+from elbowroom.keep.loops.parameters import modules_of, refuse_forgotten, sequence_number
+from elbowroom.keep.loops.structure import Structure, flatten
+
+Tensors = list[Tensor]
+
+
+class Inputs:
+    """What each step is given besides the state: slices of tensors, or items of a sequence."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+        self.tensors: Tensors = []
+        self._structure: Structure | None = None
+        self._sequence: Sequence[Any] | None = None
+        if given is None:
+            return
+        if isinstance(given, Sequence) and not isinstance(given, tuple):
+            self._sequence = given
+            if any(isinstance(item, Tensor) and item.requires_grad for item in given):
+                raise InvalidArgument(
+                    "inputs is a list with tensors that require gradients: make one tensor of "
+                    "them, torch.stack(inputs), whose first dimension counts the steps"
+                )
+            return
+        self.tensors, self._structure = flatten(given, "inputs")
+        for tensor in self.tensors:
+            if tensor.dim() == 0:
+                raise InvalidArgument(
+                    "inputs must have a first dimension that counts the steps, got a scalar"
+                )
+
+    @property
+    def length(self) -> int | None:
+        """For how many steps they last; None if there are none."""
+        if self._sequence is not None:
+            return len(self._sequence)
+        return min((len(tensor) for tensor in self.tensors), default=None)
+
+    def arguments(self, slices: Tensors, number: int) -> tuple[Any, ...]:
+        """What follows the state in a call of the step."""
+        if self._sequence is not None:
+            return (self._sequence[number],)
+        return () if self._structure is None else (self._structure.build(slices),)
+
+
+class Body:
+    """One step, from tensors to tensors; looks at what it does to them."""
+
+    def __init__(
+        self, step: Callable[..., Any], structure: Structure, inputs: Inputs, *, has_outputs: bool
+    ) -> None:
+        self.step = step
+        self.structure = structure
+        self.inputs = inputs
+        self.has_outputs = has_outputs
+        self.modules: list[nn.Module] = modules_of(step)
+        self.output_structure: Structure | None = None
+        self.is_in_place = False
+        self.known: Tensors | None = None
+        """All that gradients flow to; None if that need not be checked."""
+        self._wants_number = inputs.given is None and _takes_two(step)
+
+    def run(self, state: Tensors, slices: Tensors, number: int) -> tuple[Tensors, Tensors]:
+        """Make a step: the state after it, and its outputs."""
+        versions = [tensor._version for tensor in state]
+        more = (number,) if self._wants_number else self.inputs.arguments(slices, number)
+        result = self.step(self.structure.build(state), *more)
+        if any(t._version != v for t, v in zip(state, versions, strict=True)):
+            self.is_in_place = True
+        outputs: Tensors = []
+        if self.has_outputs:
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise InvalidArgument(
+                    "with outputs=True the step must return (state, output), and it returned "
+                    f"{type(result).__name__} in step {number}: return both, or leave outputs out"
+                )
+            result, output = result
+            outputs, found = flatten(output, "the step's output")
+            if self.output_structure is None:
+                self.output_structure = found
+            self._check(found, self.output_structure, "output", number)
+        after, found = flatten(result, "the step's state")
+        self._check(found, self.structure, "state", number)
+        return after, outputs
+
+    def run_first(self, state: Tensors, slices: Tensors, number: int) -> tuple[Tensors, Tensors]:
+        """A step that shows whether all that it differentiates is known; gradients stay behind."""
+        if self.known is None:
+            return self.run(state, slices, number)
+        with torch.enable_grad():
+            since = sequence_number()
+            leaves = leaves_of(state)
+            takes = leaves_of(slices)
+            # Not the leaves themselves: a step may change its state in place.
+            after, outputs = self.run([t.clone() for t in leaves], takes, number)
+            refuse_forgotten([*after, *outputs], [*leaves, *takes, *self.known], self.step, since)
+        return [t.detach() for t in after], [t.detach() for t in outputs]
+
+    def slices(self, tensors: Tensors, number: int) -> Tensors:
+        """What a step gets of the inputs."""
+        return [tensor[number] for tensor in tensors]
+
+    @staticmethod
+    def _check(found: Structure, known: Structure, what: str, number: int) -> None:
+        if found != known:
+            raise InvalidArgument(
+                f"step {number} returned a {what} of another structure than before "
+                f"({say(found)} in place of {say(known)}): return the same kinds and names in "
+                "every step"
+            )
+
+
+def say(structure: Structure) -> str:
+    """A structure in words."""
+    if structure.kind is Tensor or structure.kind is None:
+        return "a tensor" if structure.kind else "None"
+    names = f" of {', '.join(map(str, structure.names))}" if structure.names else ""
+    return f"a {structure.kind.__name__}{names or f' of {len(structure.parts)}'}"
+
+
+def _takes_two(step: Callable[..., Any]) -> bool:
+    """Whether a step has a second argument without a default: it wants to know its number."""
+    try:
+        names = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    plain = [p for p in names if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(plain) > 1 and plain[1].default is inspect.Parameter.empty
+
+
+def leaves_of(tensors: Tensors) -> Tensors:
+    """The same values where a graph begins; what can have no gradient stays as it is."""
+    return [t.detach().requires_grad_(is_differentiable(t)) for t in tensors]
+
+
+def is_differentiable(tensor: Tensor) -> bool:
+    """Whether a tensor of its type can have a gradient."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+class Stack:
+    """Outputs of all steps, along a new first dimension."""
+
+    def __init__(self, length: int | None) -> None:
+        self._length = length
+        self._held: list[Tensors] = []
+        self._whole: Tensors = []
+        self._count = 0
+
+    def add(self, outputs: Tensors) -> None:
+        """Those of the next step."""
+        number, self._count = self._count, self._count + 1
+        if self._length is None:
+            self._held.append([t.detach().clone() for t in outputs])
+            return
+        if number == 0:
+            self._whole = [t.new_empty((self._length, *t.shape)) for t in outputs]
+        for whole, tensor in zip(self._whole, outputs, strict=True):
+            if whole.shape[1:] != tensor.shape or whole.dtype != tensor.dtype:
+                raise InvalidArgument(
+                    f"outputs must have the same shape in every step, got {list(tensor.shape)} in "
+                    f"step {number} in place of {list(whole.shape[1:])}"
+                )
+            whole[number] = tensor.detach()
+
+    def tensors(self) -> Tensors:
+        """All of them, as far as the loop went."""
+        if self._length is None:
+            return [torch.stack(held) for held in zip(*self._held, strict=True)]
+        return [whole[: self._count] for whole in self._whole]

@@ -1,0 +1,51 @@
+"""An engine that starts again with another when the first takes more than it may."""
+
+from collections.abc import Callable
+
+from elbowroom.keep.loops.body import Body, Tensors
+from elbowroom.keep.loops.history import History, Overflow
+from elbowroom.keep.loops.replay import Grads, Replay
+from elbowroom.keep.surroundings import copy_buffers, random_state, set_buffers, set_random_state
+
+
+class Careful:
+    """A history, or states where it turns out to take too much."""
+
+    def __init__(
+        self, first: History, other: Callable[[], Replay], body: Body, tell: Callable[[], None]
+    ) -> None:
+        self._engine: History | Replay = first
+        self._other, self._body, self._tell = other, body, tell
+
+    @property
+    def length(self) -> int | None:
+        """Of the loop, once it is known."""
+        return self._engine.length
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory."""
+        return self._engine.held_bytes
+
+    def forward(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        """Run the loop, a second time if need be."""
+        random, buffers = random_state(), copy_buffers(self._body.modules)
+        try:
+            return self._engine.forward(state, inputs)
+        except Overflow:
+            set_random_state(random)
+            set_buffers(self._body.modules, buffers)
+        self._engine = self._other()
+        self._tell()
+        return self._engine.forward(state, inputs)
+
+    def backward(
+        self,
+        state: Tensors,
+        inputs: Tensors,
+        parameters: Tensors,
+        grads: Grads,
+        output_grads: Grads,
+    ) -> tuple[Grads, Grads, Grads]:
+        """Gradients of the first state, the inputs and the parameters."""
+        return self._engine.backward(state, inputs, parameters, grads, output_grads)

@@ -1,0 +1,291 @@
+"""A loop as one differentiable function, to any order.
+
+Let the loop be y = F(x), where x is the first state, the inputs and the parameters. Its backward
+is x' = J(x)^T y'. The backward of that, for a gradient v of x', is the gradient of v . J(x)^T y' =
+y' . J(x) v: with respect to y' it is the tangent J(x) v, and with respect to x it is the gradient
+of y' . J(x) v, which is what the backward of a loop over states and tangents side by side gives.
+So the second order is a loop again, kept in slots like the first, and so is every higher one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from elbowroom.keep.loops.body import Body, Inputs, Tensors, is_differentiable
+from elbowroom.keep.loops.plans import Plan
+from elbowroom.keep.loops.replay import Grads, Replay
+from elbowroom.keep.loops.structure import Structure
+
+
+class Engine(Protocol):
+    """Runs a loop forward and backward."""
+
+    @property
+    def length(self) -> int | None:
+        """Of the loop, once it is known."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory, between forward and backward."""
+        ...
+
+    def forward(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        """The last state, and outputs."""
+        ...
+
+    def backward(
+        self,
+        state: Tensors,
+        inputs: Tensors,
+        parameters: Tensors,
+        grads: Grads,
+        output_grads: Grads,
+    ) -> tuple[Grads, Grads, Grads]:
+        """Gradients of the first state, the inputs and the parameters."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of a loop: who runs it, and how many tensors of each kind it has."""
+
+    engine: Engine
+    body: Body
+    plan: Plan
+    states: int
+    inputs: int
+
+    def split(self, tensors: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """State, inputs and parameters."""
+        inner, outer = self.states, self.states + self.inputs
+        return list(tensors[:inner]), list(tensors[inner:outer]), list(tensors[outer:])
+
+
+class Forward(torch.autograd.Function):
+    """The loop."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Run it."""
+        state, inputs, _ = call.split(tensors)
+        after, outputs = call.engine.forward(state, inputs)
+        ctx.call = call
+        ctx.save_for_backward(*tensors)
+        results = _own([*after, *outputs], tensors)
+        ctx.mark_non_differentiable(*(t for t in results if not is_differentiable(t)))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Go back, in a way that can be differentiated if that is asked for."""
+        tensors = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return None, *Backward.apply(ctx.call, len(grads), *grads, *tensors)
+        return None, *_go_back(ctx.call, grads, tensors)
+
+
+class Backward(torch.autograd.Function):
+    """The loop's backward."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, count: int, *tensors: Tensor) -> tuple[Tensor | None, ...]:
+        """Go back."""
+        ctx.call, ctx.count = call, count
+        ctx.save_for_backward(*tensors)
+        found = _go_back(call, tensors[:count], tensors[count:])
+        return tuple(
+            torch.zeros_like(t) if grad is None and t.requires_grad else grad
+            for t, grad in zip(tensors[count:], found, strict=True)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Tensor | None) -> Any:
+        """The second order: a loop over states and tangents."""
+        tensors = ctx.saved_tensors
+        grads, primals = list(tensors[: ctx.count]), list(tensors[ctx.count :])
+        is_higher = torch.is_grad_enabled()
+        with torch.enable_grad():
+            if not is_higher:
+                primals, grads = _fresh(ctx.call, primals), [g.detach() for g in grads]
+            pushed = _push(ctx.call, primals, list(tangents))
+            asked = [p for p in primals if p.requires_grad]
+            pairs = [
+                (dot, grad)
+                for dot, grad in zip(pushed, grads, strict=True)
+                if dot is not None and dot.requires_grad
+            ]
+            found: Sequence[Tensor | None] = [None] * len(asked)
+            if pairs and asked:
+                dots, weights = zip(*pairs, strict=True)
+                found = torch.autograd.grad(
+                    dots, asked, weights, create_graph=is_higher, allow_unused=True
+                )
+        mine = iter(found)
+        second = [next(mine) if p.requires_grad else None for p in primals]
+        if not is_higher:
+            pushed = [None if dot is None else dot.detach() for dot in pushed]
+        return None, None, *pushed, *second
+
+
+def _go_back(call: Call, grads: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Any]:
+    state, inputs, parameters = call.split(tensors)
+    found = call.engine.backward(
+        state, inputs, parameters, list(grads[: call.states]), list(grads[call.states :])
+    )
+    flat = [grad for part in found for grad in part]
+    return [g if t.requires_grad else None for g, t in zip(flat, tensors, strict=True)]
+
+
+def _own(results: Tensors, given: Sequence[Tensor]) -> Tensors:
+    """None of what a function returns may be what it was given."""
+    known = {id(t) for t in given}
+    made: Tensors = []
+    for tensor in results:
+        is_known = id(tensor) in known or any(
+            tensor.untyped_storage()._cdata == t.untyped_storage()._cdata for t in given
+        )
+        known.add(id(tensor))
+        made.append(tensor.clone() if is_known else tensor)
+    return made
+
+
+def _fresh(call: Call, primals: Tensors) -> Tensors:
+    """State and inputs as leaves; parameters have to be those that the step itself uses."""
+    state, inputs, parameters = call.split(primals)
+    leaves = [t.detach().requires_grad_(t.requires_grad) for t in (*state, *inputs)]
+    return [*leaves, *parameters]
+
+
+def _push(call: Call, primals: Tensors, tangents: list[Tensor | None]) -> list[Tensor | None]:
+    """Push tangents through the loop: those of the last state and of the outputs."""
+    state, inputs, parameters = call.split(primals)
+    state_dots, input_dots, parameter_dots = call.split(tangents)
+    body = Tangent(call.body, parameters, len(inputs))
+    moving = [n for n, t in enumerate(state) if is_differentiable(t)]
+    dots = [_dot(state_dots[n], state[n]) for n in moving]
+    flowing = [n for n, t in enumerate(inputs) if is_differentiable(t)]
+    more = [_dot(input_dots[n], inputs[n]) for n in flowing]
+    constants = [_dot(dot, p) for dot, p in zip(parameter_dots, parameters, strict=True)]
+    body.set(moving, flowing, constants)
+    plan = call.plan
+    if plan.kind == "history":
+        plan = Plan(kind="replay", slots=max(2, plan.slots), segment=1)
+    length = call.engine.length
+    engine = Replay(body, plan, length, None)
+    wide = Call(
+        engine=engine,
+        body=body,
+        plan=plan,
+        states=len(state) + len(dots),
+        inputs=len(inputs) + len(more),
+    )
+    results = list(
+        Forward.apply(wide, *state, *dots, *inputs, *more, *parameters, *constants)  # pyright: ignore[reportArgumentType]
+    )
+    pushed: list[Tensor | None] = [None] * len(state)
+    for place, n in enumerate(moving):
+        pushed[n] = results[len(state) + place]
+    outputs = results[wide.states :]
+    half = body.output_count
+    ends: list[Tensor | None] = [None] * half
+    for place, n in enumerate(body.moving_outputs):
+        ends[n] = outputs[half + place]
+    return [*pushed, *ends]
+
+
+def _dot(tangent: Tensor | None, primal: Tensor) -> Tensor:
+    return torch.zeros_like(primal) if tangent is None else tangent
+
+
+class Tangent(Body):
+    """A step of states and tangents: f(x), and the derivative of f at x along the tangent.
+
+    The derivative is that of the transposed derivative, which is linear: d/du (J^T u) . v = J v. So
+    a step needs no forward mode, only to be differentiable twice.
+    """
+
+    def __init__(self, inner: Body, parameters: Tensors, inputs: int) -> None:
+        self.inner = inner
+        self._parameters = parameters
+        self._inputs = inputs
+        self.output_count = 0
+        self.moving_outputs: list[int] = []
+        self.is_in_place = False
+        self.modules = inner.modules
+        self.inputs = Inputs(None)
+        self.has_outputs = inner.has_outputs
+        self.output_structure = None
+        self.known = None
+        self.step = inner.step
+
+    def set(self, moving: list[int], flowing: list[int], constants: Tensors) -> None:
+        """Which states and inputs have tangents, and the tangents of the parameters."""
+        self._moving, self._flowing, self._constants = moving, flowing, constants
+        count = self.inner.structure.count
+        self.structure = Structure(list, (), (Structure(Tensor, (), ()),) * (count + len(moving)))
+
+    def run(self, state: Tensors, slices: Tensors, number: int) -> tuple[Tensors, Tensors]:
+        """Make a step of both."""
+        is_taped = torch.is_grad_enabled()
+        count = self.inner.structure.count
+        primal, dots = state[:count], state[count:]
+        given, given_dots = slices[: self._inputs], slices[self._inputs :]
+        with torch.enable_grad():
+            if not is_taped:
+                primal = [_leaf(t) for t in primal]
+                given = [_leaf(t) for t in given]
+            else:
+                primal = [_wanted(t) for t in primal]
+                given = [_wanted(t) for t in given]
+            start = [t.clone() for t in primal] if self.inner.is_in_place else primal
+            after, outputs = self.inner.run(start, given, number)
+            self.output_count = len(outputs)
+            self.moving_outputs = [n for n, t in enumerate(outputs) if is_differentiable(t)]
+            ends = [after[n] for n in self._moving] + [outputs[n] for n in self.moving_outputs]
+            starts = [primal[n] for n in self._moving] + [given[n] for n in self._flowing]
+            along = [*dots, *given_dots, *self._constants]
+            pushed = _tangents(ends, [*starts, *self._parameters], along, is_taped=is_taped)
+        moved, rest = pushed[: len(self._moving)], pushed[len(self._moving) :]
+        results = [*after, *moved], [*outputs, *rest]
+        if is_taped:
+            return results
+        return [t.detach() for t in results[0]], [t.detach() for t in results[1]]
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_(is_differentiable(tensor))
+
+
+def _wanted(tensor: Tensor) -> Tensor:
+    """Something whose derivative can be asked for, also where the loop's own is not."""
+    if tensor.requires_grad or not is_differentiable(tensor):
+        return tensor
+    return tensor.detach().requires_grad_()
+
+
+def _tangents(ends: Tensors, starts: Tensors, along: Tensors, *, is_taped: bool) -> Tensors:
+    """J v, for the Jacobian of the ends by the starts."""
+    live = [n for n, t in enumerate(ends) if t.requires_grad]
+    made = [torch.zeros_like(t) for t in ends]
+    if not live:
+        return made
+    weights = [torch.zeros_like(ends[n]).requires_grad_() for n in live]
+    pulled: Any = torch.autograd.grad(
+        [ends[n] for n in live], starts, weights, create_graph=True, allow_unused=True
+    )
+    pairs = [(g, v) for g, v in zip(pulled, along, strict=True) if g is not None]
+    pairs = [(g, v) for g, v in pairs if g.requires_grad]
+    if not pairs:
+        return made
+    grads, vectors = zip(*pairs, strict=True)
+    found: Any = torch.autograd.grad(
+        grads, weights, vectors, create_graph=is_taped, allow_unused=True
+    )
+    for n, dot in zip(live, found, strict=True):
+        if dot is not None:
+            made[n] = dot
+    return made

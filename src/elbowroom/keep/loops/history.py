@@ -1,0 +1,231 @@
+"""Going back over a loop by its tape, of which all that is large is encoded."""
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from elbowroom.keep.activations.entries import Identity, identity_of
+from elbowroom.keep.activations.untouched import is_plain
+from elbowroom.keep.loops.body import Body, Tensors, is_differentiable, leaves_of
+from elbowroom.keep.loops.coders import Coder, PlainCoder
+from elbowroom.keep.loops.plans import Plan
+from elbowroom.keep.loops.replay import Grads, Until
+from elbowroom.keep.loops.series import Frame, Series
+from elbowroom.keep.surroundings import put_back
+from elbowroom.keep.versions import Watch
+
+# What is smaller takes less than what is known about it.
+LEAST_BYTES = 8192
+
+
+class Overflow(Exception):
+    """The history takes more than it may."""
+
+
+class _Kept:
+    """A tensor that is left as it is: a parameter, a constant, or a small one."""
+
+    __slots__ = ("_tensor", "_watch")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor.detach()
+        self._watch = Watch(tensor) if is_plain(tensor) else None
+
+    def tensor(self) -> Tensor:
+        if self._watch is not None:
+            self._watch.check()
+        return self._tensor
+
+
+class Recorder:
+    """Hooks on what autograd saves in the steps of a loop."""
+
+    def __init__(
+        self,
+        relative: float,
+        every: int | None,
+        most_bytes: float,
+        constants: Iterable[Tensor],
+        make_coder: Callable[[], Coder] = PlainCoder,
+    ) -> None:
+        self._relative, self._every, self._most = relative, every, most_bytes
+        self._make_coder = make_coder
+        self.held_bytes = self.peak_bytes = self.plain_bytes = 0
+        self._series: dict[Any, Series] = {}
+        self._recent: dict[Identity, tuple[StorageWeakRef, weakref.ref[Frame]]] = {}
+        storages = [t.untyped_storage() for t in constants if is_plain(t)]
+        self._constants = {storage._cdata for storage in storages}
+        # While these are held, nothing else gets their addresses.
+        self._alive = [StorageWeakRef(storage) for storage in storages]
+        self._step = 0
+        self._place = 0
+
+    @property
+    def series(self) -> list[Series]:
+        """All there are."""
+        return list(self._series.values())
+
+    def begin(self, number: int) -> None:
+        """A step begins."""
+        self._step, self._place = number, 0
+        if len(self._recent) > 64:
+            alive = {k: v for k, v in self._recent.items() if not v[0].expired() and v[1]()}
+            self._recent = alive
+
+    def pack(self, tensor: Tensor) -> "Frame | _Kept":
+        """Called by autograd with a tensor that backward will need."""
+        if not is_plain(tensor) or tensor.is_complex() or isinstance(tensor, nn.Parameter):
+            return _Kept(tensor)
+        nbytes = tensor.numel() * tensor.element_size()
+        storage = tensor.untyped_storage()._cdata
+        is_leaf = tensor.requires_grad and tensor.grad_fn is None
+        if nbytes < LEAST_BYTES or storage in self._constants or is_leaf:
+            return _Kept(tensor)
+        key = identity_of(tensor)
+        known = self._recent.get(key)
+        if known is not None and not known[0].expired() and (frame := known[1]()) is not None:
+            return frame
+        self.plain_bytes += nbytes
+        place = self._place, tuple(tensor.shape), tensor.dtype, tensor.device
+        self._place += 1
+        if place not in self._series:
+            made = Series(self._make_coder(), self._relative, self._every, self._spend)
+            self._series[place] = made
+        frame = Frame(tensor, self._step, self._series[place])
+        self._recent[key] = StorageWeakRef(tensor.untyped_storage()), weakref.ref(frame)
+        self._series[place].add(frame)
+        return frame
+
+    @staticmethod
+    def unpack(held: "Frame | _Kept") -> Tensor:
+        """Called by autograd when backward needs it."""
+        return held.tensor()
+
+    def flush(self) -> None:
+        """The loop has ended."""
+        for series in self._series.values():
+            series.flush()
+        self._recent.clear()
+
+    def _spend(self, nbytes: int) -> None:
+        self.held_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        if self.held_bytes > self._most:
+            raise Overflow
+
+
+class History:
+    """A loop whose tape is kept, encoded."""
+
+    def __init__(
+        self,
+        body: Body,
+        plan: Plan,
+        length: int | None,
+        until: Until | None,
+        *,
+        make_recorder: Callable[[], Recorder],
+        look: Callable[[int, Tensors], None] = lambda number, state: None,
+        ended: Callable[[Tensors, Grads, Tensors], None] = lambda inputs, grads, parameters: None,
+    ) -> None:
+        """`look` sees the taped state before each step, `ended` is called after a backward."""
+        self._look, self._ended = look, ended
+        self._body, self._plan, self._limit, self._until = body, plan, length, until
+        self._make_recorder = make_recorder
+        self.length = length
+        self.made = 0
+        self.recorder: Recorder | None = None
+        self._starts: Tensors = []
+        self._ends: Tensors = []
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory, encoded."""
+        return 0 if self.recorder is None else self.recorder.held_bytes
+
+    def forward(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        """Run the loop; return its last state and the outputs of all steps."""
+        try:
+            after, outputs = self._record(state, inputs)
+        except BaseException:
+            self.close()
+            raise
+        return [t.detach() for t in after], [t.detach() for t in outputs]
+
+    def close(self) -> None:
+        """Give memory back."""
+        self._starts, self._ends = [], []
+        if self.recorder is not None:
+            for series in self.recorder.series:
+                series.clear()
+
+    def backward(
+        self,
+        state: Tensors,
+        inputs: Tensors,
+        parameters: Tensors,
+        grads: Grads,
+        output_grads: Grads,
+    ) -> tuple[Grads, Grads, Grads]:
+        """Gradients of the first state, the inputs and the parameters."""
+        with put_back(*self._body.modules):
+            try:
+                if not self._starts:  # a second backward: nothing is left of the first
+                    self._until, self._limit = None, self.length
+                    self._record(state, inputs)
+                asked = [t for t in (*self._starts, *parameters) if t.requires_grad]
+                ends = zip(self._ends, [*grads, *output_grads], strict=True)
+                pairs = [(t, g) for t, g in ends if t.requires_grad and g is not None]
+                found: Grads = [None] * len(asked)
+                if pairs and asked:
+                    results, weights = zip(*pairs, strict=True)
+                    self._ends = []
+                    found = list(torch.autograd.grad(results, asked, weights, allow_unused=True))
+                    self._ended(inputs, output_grads, parameters)
+                mine = iter(found)
+                given = (*self._starts, *parameters)
+                grads = [next(mine) if t.requires_grad else None for t in given]
+                inner, outer = len(state), len(state) + len(inputs)
+                return grads[:inner], grads[inner:outer], grads[outer:]
+            finally:
+                self.close()
+
+    def _record(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        body = self._body
+        self.recorder = recorder = self._make_recorder()
+        leaves = leaves_of(state)
+        takes = [
+            x.detach().requires_grad_(x.requires_grad and is_differentiable(x)) for x in inputs
+        ]
+        hooks = torch.autograd.graph.saved_tensors_hooks(recorder.pack, recorder.unpack)
+        held: list[Tensors] = []
+        number = 0
+        with torch.enable_grad():
+            # Not slices of it: the backward of each would be as large as all of them.
+            slices = [x.unbind() if x.requires_grad else x for x in takes]
+            after = [t.clone() for t in leaves] if body.is_in_place else list(leaves)
+            with hooks:
+                while self._limit is None or number < self._limit:
+                    recorder.begin(number)
+                    self._look(number, after)
+                    after, outputs = body.run(after, [x[number] for x in slices], number)
+                    held.append(outputs)
+                    self.made += 1
+                    number += 1
+                    if self._until is not None and self._is_over(after):
+                        break
+            self._look(number, after)
+            recorder.flush()
+            stacked = [torch.stack(list(one)) for one in zip(*held, strict=True)]
+        self.length = number
+        self._starts, self._ends = [*leaves, *takes], [*after, *stacked]
+        return after, stacked
+
+    def _is_over(self, state: Tensors) -> bool:
+        assert self._until is not None
+        with torch.no_grad():
+            return bool(self._until(self._body.structure.build(state)))

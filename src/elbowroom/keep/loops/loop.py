@@ -1,0 +1,335 @@
+"""`loop`: a for-loop over a state that is differentiable in bounded memory."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elbowroom.errors import InvalidArgument
+from elbowroom.keep.loops.body import Body, Inputs, Tensors
+from elbowroom.keep.loops.careful import Careful
+from elbowroom.keep.loops.functions import Call, Engine, Forward
+from elbowroom.keep.loops.history import History, Recorder
+from elbowroom.keep.loops.options import Encoding, Store, read_slots, read_steps
+from elbowroom.keep.loops.parameters import find_parameters
+from elbowroom.keep.loops.pilot import Pilot, try_out
+from elbowroom.keep.loops.plain import is_transformed, run_plainly
+from elbowroom.keep.loops.planning import SHARE, choose, plan_history, plan_replay
+from elbowroom.keep.loops.plans import Plan, Schedule
+from elbowroom.keep.loops.probe import Probe, Probed, feed, relative_error
+from elbowroom.keep.loops.replay import Grads, Replay, Until
+from elbowroom.keep.loops.slots import LoopWarning
+from elbowroom.keep.loops.structure import flatten
+from elbowroom.keep.surroundings import random_state, set_random_state
+from elbowroom.sizes import parse_bytes
+
+
+def loop(
+    step: Callable[..., Any],
+    state: Any,
+    steps: int | None = None,
+    *,
+    inputs: Any = None,
+    outputs: bool = False,
+    parameters: Any = (),
+    until: Until | None = None,
+    memory: str | float | None = None,
+    slots: int | tuple[int, int] | None = None,
+    store: Store | None = None,
+    schedule: Schedule | None = None,
+    tolerance: float = 0.0,
+) -> Any:
+    """Apply a step again and again; gradients flow through, in bounded memory.
+
+    Args:
+        step: `step(state)` returns the next state. With `inputs`, it is called `step(state, x)`; a
+            step that takes a second argument without them gets the number of the step. It may be a
+            module. What it does is done again in backward: it should depend on nothing but its
+            arguments, parameters and torch's random numbers, which are drawn again the same.
+        state: A tensor, or a tuple, list, dict or dataclass of tensors.
+        steps: How often; may be left out with `until` or `inputs`.
+        inputs: One for each step: a tensor whose first dimension counts the steps, or a tuple, dict
+            or dataclass of such; or a list or range of anything that needs no gradient.
+        outputs: If true, `step` returns `(state, output)`, and the outputs of all steps are
+            returned with the last state, stacked along a new first dimension.
+        parameters: Tensors besides state and inputs whose gradients are wanted, or modules that
+            have them. Those of a step that is a module are found by themselves.
+        until: Called with each new state; the loop ends when it returns true.
+        memory: The most that is kept for backward, such as "500 MB". None keeps everything, as
+            plain autograd does.
+        slots: Instead of `memory`, how many states may be kept at a time; or a pair, for memory
+            and for disk.
+        store: Where: "memory", "disk" or a folder for slots; "encoded" or an `Encoding` for a
+            history. Decided by `memory` and `tolerance` if left out.
+        schedule: Of slots: "revolve", "periodic", or "online" for a length that is not known.
+        tolerance: The relative error that gradients may have; 0 makes them exact.
+
+    Returns:
+        The last state; with `outputs`, the last state and all outputs.
+    """
+    made = Loop(
+        step,
+        parameters=parameters,
+        outputs=outputs,
+        memory=memory,
+        slots=slots,
+        store=store,
+        schedule=schedule,
+        tolerance=tolerance,
+        probe_every=0,
+    )
+    return made(state, steps, inputs=inputs, until=until)
+
+
+class Loop:
+    """The same, for a step that is used many times: what was measured is remembered.
+
+    `plan` says what the last call has kept, and `report` what it took.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        *,
+        parameters: Any = (),
+        outputs: bool = False,
+        memory: str | float | None = None,
+        slots: int | tuple[int, int] | None = None,
+        store: Store | None = None,
+        schedule: Schedule | None = None,
+        tolerance: float = 0.0,
+        probe_every: int = 8,
+    ) -> None:
+        """`probe_every`: of how many calls with an encoded history one is measured; 0 for none."""
+        if not callable(step):
+            raise InvalidArgument(f"step must be a function or module, got {type(step).__name__}")
+        if isinstance(tolerance, bool) or not 0 <= tolerance < 1:
+            raise InvalidArgument(
+                f"tolerance must be the relative error of a gradient, from 0 (exact) to below 1, "
+                f"got {tolerance!r}"
+            )
+        if schedule not in (None, "revolve", "periodic", "online"):
+            raise InvalidArgument(
+                f"schedule must be revolve, periodic or online, got {schedule!r}: leave it out"
+            )
+        self._step, self._given, self._outputs = step, parameters, outputs
+        self._memory = None if memory is None else parse_bytes(memory)
+        self._slots = read_slots(slots, store)
+        self._store, self._tolerance = store, tolerance
+        self._schedule: Any = schedule
+        if isinstance(store, str) and store not in ("memory", "disk", "encoded"):
+            raise InvalidArgument(
+                f"store must be memory, disk, encoded, a folder or an Encoding, got {store!r}"
+            )
+        if self._is_encoded and not tolerance and self._encoding.relative is None:
+            raise InvalidArgument("an encoded history needs a tolerance above 0, such as 0.01")
+        self.relative = self._encoding.relative or SHARE * tolerance
+        """The bound of the history, relative to the range of each frame."""
+        self.plan: Plan | None = None
+        self.engine: Engine | None = None
+        self.probed: list[Probed] = []
+        """What was measured of the gradient's error, call by call."""
+        self._probe, self._probe_every, self._calls = Probe(), probe_every, 0
+
+    def __call__(
+        self,
+        state: Any,
+        steps: int | None = None,
+        *,
+        inputs: Any = None,
+        until: Until | None = None,
+    ) -> Any:
+        """Run the loop."""
+        tensors, structure = flatten(state, "state")
+        if not tensors:
+            raise InvalidArgument("the state has no tensor: give what changes from step to step")
+        given = Inputs(inputs)
+        length = read_steps(steps, given.length, until)
+        body = Body(self._step, structure, given, has_outputs=self._outputs)
+        parameters = find_parameters(self._step, self._given)
+        everything = [*tensors, *given.tensors, *parameters]
+        if not self._is_bounded or not torch.is_grad_enabled() or is_transformed(everything):
+            self.plan = Plan(kind="full", reason="no bound was asked for, or no gradient")
+            after, stacked = run_plainly(body, tensors, given.tensors, length, until)
+            return self._pack(body, after, stacked)
+        self.plan, pilot = self._choose(body, tensors, given.tensors, parameters, length)
+        if self.plan.kind == "full":
+            after, stacked = run_plainly(body, tensors, given.tensors, length, until)
+            return self._pack(body, after, stacked)
+        body.known = [*tensors, *given.tensors, *parameters]
+        self.engine = self._make_engine(body, length, until, pilot)
+        call = Call(
+            engine=self.engine,
+            body=body,
+            plan=self.plan,
+            states=len(tensors),
+            inputs=len(given.tensors),
+        )
+        results: Any = Forward.apply(call, *everything)
+        return self._pack(body, list(results[: len(tensors)]), list(results[len(tensors) :]))
+
+    def measure(
+        self,
+        state: Any,
+        steps: int | None,
+        score: Callable[[Any], Tensor],
+        *,
+        inputs: Any = None,
+        slots: int = 32,
+    ) -> float:
+        """The gradient's relative error in the whole: this loop's against an exact one's.
+
+        `score` makes one number of what the loop returns.
+        """
+        exact = Loop(
+            self._step, parameters=self._given, outputs=self._outputs, slots=slots, probe_every=0
+        )
+        asked = find_parameters(self._step, self._given)
+        tensors = [*flatten(state, "state")[0], *Inputs(inputs).tensors]
+        asked += [t for t in tensors if t.requires_grad]
+        if not asked:
+            raise InvalidArgument("nothing requires a gradient: there is no error to measure")
+        found: list[list[Tensor]] = []
+        for run in (exact, self):
+            random = random_state()
+            total = score(run(state, steps, inputs=inputs))
+            grads: Any = torch.autograd.grad(total, asked, allow_unused=True)
+            found.append([g for g in grads if g is not None])
+            if run is exact:
+                set_random_state(random)
+        return relative_error(*found)
+
+    @property
+    def _is_encoded(self) -> bool:
+        return self._store == "encoded" or isinstance(self._store, Encoding)
+
+    @property
+    def _is_bounded(self) -> bool:
+        return self._memory is not None or self._slots is not None or self._is_encoded
+
+    @property
+    def _encoding(self) -> Encoding:
+        return self._store if isinstance(self._store, Encoding) else Encoding()
+
+    def _pack(self, body: Body, state: Tensors, stacked: Tensors) -> Any:
+        after = body.structure.build(state)
+        if not self._outputs:
+            return after
+        known = body.output_structure
+        return after, None if known is None else known.build(stacked)
+
+    def _choose(
+        self,
+        body: Body,
+        state: Tensors,
+        inputs: Tensors,
+        parameters: Tensors,
+        length: int | None,
+    ) -> tuple[Plan, Pilot | None]:
+        folder = self._store if isinstance(self._store, Path) else None
+        if self._slots is not None and not self._is_encoded:
+            usual: Schedule = "revolve" if length is not None else "online"
+            inner, outer = self._slots
+            kept = Plan(
+                kind="replay",
+                slots=inner,
+                disk_slots=outer,
+                folder=folder,
+                schedule=usual if self._schedule is None else self._schedule,
+            )
+            return kept, None
+        if length == 0:
+            return Plan(kind="full", reason="there is no step"), None
+        pilot = try_out(body, state, inputs, parameters)
+        memory = self._memory
+        if self._is_encoded:
+            room = 2**62 if memory is None else memory
+            plan = plan_history(pilot, length, room, self._tolerance)
+            if plan is not None:
+                return plan, pilot
+        assert memory is not None
+        plan = choose(pilot, length, memory_bytes=memory, tolerance=self._tolerance)
+        return plan, pilot
+
+    def _make_engine(
+        self, body: Body, length: int | None, until: Until | None, pilot: Pilot | None
+    ) -> Engine:
+        plan = self.plan
+        assert plan is not None
+        if plan.kind == "replay":
+            return Replay(body, plan, length, until)
+        assert pilot is not None
+
+        def record() -> Recorder:
+            return Recorder(
+                self.relative,
+                self._encoding.every,
+                plan.history_bytes,
+                pilot.constants,
+                self._encoding.coder,
+            )
+
+        history = self._with_probe(body, plan, length, until, record)
+        if self._memory is None:
+            return history
+        fallback, _ = plan_replay(pilot, length, self._memory)
+        return Careful(history, lambda: Replay(body, fallback, length, until), body, self._gave_up)
+
+    def _with_probe(
+        self,
+        body: Body,
+        plan: Plan,
+        length: int | None,
+        until: Until | None,
+        record: Callable[[], Recorder],
+    ) -> History:
+        self._calls += 1
+        if not self._probe_every or (self._calls - 1) % self._probe_every or until is not None:
+            return History(body, plan, length, until, make_recorder=record)
+        self._probe.arm(length)
+
+        def exact(window: Body, steps: int) -> Engine:
+            return Replay(window, Plan(kind="replay", slots=steps), steps, None)
+
+        def lossy(window: Body, steps: int) -> Engine:
+            return History(window, plan, steps, None, make_recorder=record)
+
+        def ended(inputs: Tensors, grads: Grads, parameters: Tensors) -> None:
+            error = self._probe.measure(body, exact, lossy, inputs, grads, parameters)
+            if error is not None:
+                self._heed(error)
+
+        return History(
+            body, plan, length, until, make_recorder=record, look=self._probe.look, ended=ended
+        )
+
+    def _heed(self, error: float) -> None:
+        """What the probe has found decides the bound of the next call."""
+        probe = self._probe
+        self.probed.append(
+            Probed(start=probe.start, steps=probe.steps, error=error, relative=self.relative)
+        )
+        if not self._tolerance or self._encoding.relative is not None:
+            return
+        self.relative = feed(self.relative, error, self._tolerance)
+        if error > self._tolerance:
+            warnings.warn(
+                f"the gradient of steps {probe.start} to {probe.start + probe.steps} is off by "
+                f"{error:.2g}, more than the tolerance of {self._tolerance:g}: from now on the "
+                f"history keeps {self.relative:.2g} of its range",
+                LoopWarning,
+                stacklevel=2,
+            )
+
+    def _gave_up(self) -> None:
+        self.plan = (
+            None
+            if self.plan is None
+            else Plan(
+                kind="replay",
+                reason="the history took more than it may, and states were kept instead",
+            )
+        )

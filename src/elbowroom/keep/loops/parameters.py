@@ -1,0 +1,121 @@
+"""What a step differentiates besides its state: found in modules, or given, never forgotten."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elbowroom.errors import InvalidArgument
+
+
+def modules_of(step: Callable[..., Any]) -> list[nn.Module]:
+    """The modules that a step is, is a method of, or is bound to as an argument."""
+    found: list[nn.Module] = []
+    if isinstance(step, nn.Module):
+        found.append(step)
+    elif isinstance(step, partial):
+        found += modules_of(step.func)
+        found += [v for v in (*step.args, *step.keywords.values()) if isinstance(v, nn.Module)]
+    elif isinstance(owner := getattr(step, "__self__", None), nn.Module):
+        found.append(owner)
+    return found
+
+
+def find_parameters(step: Callable[..., Any], given: Any) -> list[Tensor]:
+    """All tensors besides state and inputs that gradients are wanted of, each once."""
+    found: dict[int, Tensor] = {}
+    for module in modules_of(step):
+        found |= {id(p): p for p in module.parameters()}
+    for tensor in _tensors_in(given):
+        found.setdefault(id(tensor), tensor)
+    return [tensor for tensor in found.values() if tensor.requires_grad]
+
+
+def _tensors_in(given: Any) -> Iterator[Tensor]:
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, nn.Module):
+        yield from given.parameters()
+    elif isinstance(given, Mapping):
+        for value in given.values():
+            yield from _tensors_in(value)
+    elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        for value in given:
+            yield from _tensors_in(value)
+    else:
+        raise InvalidArgument(
+            "parameters must be tensors or modules that the step uses, got "
+            f"{type(given).__name__}: pass parameters=(k, w) or parameters=model"
+        )
+
+
+def sequence_number() -> int:
+    """Nodes of the autograd graph that this thread makes from now on have none below."""
+    node: Any = torch.zeros((), requires_grad=True).view(1).grad_fn
+    return node._sequence_nr()
+
+
+def refuse_forgotten(
+    results: Iterable[Tensor], known: Iterable[Tensor], step: Any, since: int
+) -> None:
+    """Refuse a step whose results depend on tensors that nobody has named.
+
+    Their gradients would be missing without a word. The graph behind the results is walked back;
+    it must end in what is known, and not go on into what was computed before the step.
+    """
+    ends = {_edge(tensor) for tensor in known if tensor.requires_grad}
+    waiting = [_edge(tensor) for tensor in results if tensor.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node, _ = edge = waiting.pop()
+        if edge in ends:
+            continue
+        if hasattr(node, "variable"):
+            raise _forgotten(node.variable, step)
+        if node._sequence_nr() < since:
+            raise InvalidArgument(
+                f"the step uses a tensor that was computed before the loop (by {node.name()}) and "
+                "requires gradients, and it is neither in the state nor among the inputs, so that "
+                "its gradient would be lost: name that very tensor in parameters=, or detach it"
+            )
+        for following in node.next_functions:
+            if following[0] is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+
+
+def _edge(tensor: Tensor) -> tuple[Any, int]:
+    from torch.autograd.graph import get_gradient_edge
+
+    edge = get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
+
+
+def _forgotten(tensor: Tensor, step: Any) -> InvalidArgument:
+    name = _name_of(tensor, step)
+    return InvalidArgument(
+        f"the step uses {name + ', ' if name else ''}a tensor of shape {list(tensor.shape)} that "
+        "requires gradients, and it is neither in the state nor among the inputs, so that its "
+        f"gradient would be lost: pass parameters=({name or 'that tensor'},), or detach it"
+    )
+
+
+def _name_of(tensor: Tensor, step: Any) -> str:
+    """The name by which the step knows a tensor, if it has one."""
+    function = step.func if isinstance(step, partial) else step
+    function = getattr(function, "__func__", function)
+    if not inspect.isfunction(function):
+        return ""
+    seen = inspect.getclosurevars(function)
+    for names in (seen.nonlocals, seen.globals):
+        for name, value in names.items():
+            if value is tensor:
+                return name
+            if isinstance(value, nn.Module):
+                for inner, parameter in value.named_parameters():
+                    if parameter is tensor:
+                        return f"{name}.{inner}"
+    return ""

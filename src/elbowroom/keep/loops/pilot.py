@@ -1,0 +1,82 @@
+"""One step, tried out: how long it takes, what it keeps, and what it leaves alone."""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from elbowroom.keep.activations.entries import Identity, identity_of
+from elbowroom.keep.activations.untouched import is_plain
+from elbowroom.keep.loops.body import Body, Tensors, leaves_of
+from elbowroom.keep.loops.parameters import refuse_forgotten, sequence_number
+from elbowroom.keep.surroundings import put_back
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pilot:
+    """What one step takes."""
+
+    advance_s: float
+    """Without a tape."""
+
+    tape_s: float
+    backward_s: float
+    state_bytes: int
+    tape_bytes: int
+    """What autograd keeps of a step, besides what was there before."""
+
+    constants: Tensors
+    """Tensors that every step saves and none makes."""
+
+
+def try_out(body: Body, state: Tensors, inputs: Tensors, parameters: Tensors) -> Pilot:
+    """Make a step a few times, and leave everything as it was."""
+    with put_back(*body.modules), torch.enable_grad():
+        slices = [x[0].detach() for x in inputs]
+        since = sequence_number()
+        first, leaves, ends = _tape(body, state, slices)
+        refuse_forgotten(ends, [*leaves, *parameters], body.step, since)
+        start = time.perf_counter()
+        second, leaves, ends = _tape(body, state, slices)
+        tape_s = time.perf_counter() - start
+        again = {key: tensor for key, tensor in second.items() if key in first}
+        made = sum(t.nbytes for key, t in second.items() if key not in again)
+        start = time.perf_counter()
+        asked = [t for t in leaves if t.requires_grad] + parameters
+        targets = [t for t in ends if t.requires_grad]
+        if targets and asked:
+            weights = [torch.ones_like(t) for t in targets]
+            torch.autograd.grad(targets, asked, weights, allow_unused=True)
+        backward_s = time.perf_counter() - start
+        copies = [t.detach().clone() for t in state]
+        with torch.no_grad():
+            start = time.perf_counter()
+            body.run(copies, slices, 0)
+            advance_s = time.perf_counter() - start
+    return Pilot(
+        advance_s=advance_s,
+        tape_s=tape_s,
+        backward_s=backward_s,
+        state_bytes=max(1, sum(t.nbytes for t in state)),
+        tape_bytes=made,
+        constants=[*again.values(), *inputs],
+    )
+
+
+def _tape(
+    body: Body, state: Tensors, slices: Tensors
+) -> tuple[dict[Identity, Tensor], Tensors, Tensors]:
+    saved: dict[Identity, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if is_plain(tensor):
+            saved[identity_of(tensor)] = tensor.detach()
+        return tensor
+
+    leaves = leaves_of(state)
+    # Not the leaves themselves: a step may change its state in place.
+    begin = [t.clone() for t in leaves]
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        after, outputs = body.run(begin, slices, 0)
+    return saved, leaves, [*after, *outputs]

@@ -1,0 +1,42 @@
+"""A for-loop: what all others are compared with, and what runs where nothing need be bounded."""
+
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from elbowroom.keep.loops.body import Body, Stack, Tensors
+from elbowroom.keep.loops.replay import Until
+
+
+def run_plainly(
+    body: Body, state: Tensors, inputs: Tensors, length: int | None, until: Until | None
+) -> tuple[Tensors, Tensors]:
+    """A for-loop."""
+    slices = [x.unbind() if x.requires_grad else x for x in inputs]
+    held: list[Tensors] = []
+    is_taped = torch.is_grad_enabled()
+    stack = Stack(length)
+    number = 0
+    while length is None or number < length:
+        state, outputs = body.run(state, [x[number] for x in slices], number)
+        if body.has_outputs:
+            held.append(outputs) if is_taped else stack.add(outputs)
+        number += 1
+        if until is not None:
+            with torch.no_grad():
+                if bool(until(body.structure.build(state))):
+                    break
+    if not is_taped:
+        return state, stack.tensors()
+    return state, [torch.stack(list(one)) for one in zip(*held, strict=True)]
+
+
+def is_transformed(tensors: Tensors) -> bool:
+    """Inside of torch.func or forward mode, which see through plain loops only."""
+    core: Any = torch._C
+    if any(core._functorch.is_functorch_wrapped_tensor(t) for t in tensors):
+        return True
+    if forward_ad._current_level < 0:
+        return False
+    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)

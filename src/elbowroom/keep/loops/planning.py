@@ -1,0 +1,99 @@
+"""The least time under a budget: what to keep of a loop, and what to make again."""
+
+from pathlib import Path
+
+from elbowroom.codec import Bound
+from elbowroom.errors import BudgetUnreachable
+from elbowroom.keep.loops.pilot import Pilot
+from elbowroom.keep.loops.plans import Plan
+from elbowroom.keep.loops.schedules import fewest_advances, placements
+
+# Of a gradient's relative error, the share that a value of the history may be off, relative to the
+# range of its frame: measured on waves, the gradient is off by two and a half to three and a half
+# times as much as the values are.
+SHARE = 0.25
+
+# Bytes a second, encoded and decoded, until better is known.
+_CODED_BYTES_PER_S = 8e8
+
+# No frame is hoped to become smaller than that many times, anchors and interpolation together.
+_MOST_RATIO = 1000
+
+# Beside slots and tape: the state at hand, the one that a step makes, and gradients of both.
+_AT_HAND = 4
+
+
+def choose(
+    pilot: Pilot,
+    length: int | None,
+    *,
+    memory_bytes: int,
+    tolerance: float,
+    folder: Path | None = None,
+) -> Plan:
+    """The plan that is expected to be the fastest."""
+    if length is not None and length * pilot.tape_bytes <= memory_bytes:
+        return Plan(kind="full", reason="all that autograd keeps fits")
+    replay, replay_s = plan_replay(pilot, length, memory_bytes)
+    if tolerance == 0:
+        return replay
+    history = plan_history(pilot, length, memory_bytes, tolerance, replay.slots)
+    if history is None:
+        return replay
+    steps = length or 1000
+    coded_s = pilot.tape_bytes / _CODED_BYTES_PER_S
+    history_s = steps * (pilot.tape_s + pilot.backward_s + coded_s)
+    return history if history_s < replay_s else replay
+
+
+def plan_history(
+    pilot: Pilot, length: int | None, memory_bytes: int, tolerance: float, slots: int = 2
+) -> Plan | None:
+    """Keep the tape, encoded; None where no ratio would do."""
+    room = memory_bytes - _AT_HAND * pilot.state_bytes
+    if room <= 0 or (length or 0) * pilot.tape_bytes / _MOST_RATIO > room:
+        return None
+    return Plan(
+        kind="history",
+        slots=slots,
+        bound=Bound.range_relative(SHARE * tolerance),
+        history_bytes=room,
+        reason=f"all that autograd keeps, {pilot.tape_bytes:,} bytes a step, is encoded",
+    )
+
+
+def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Plan, float]:
+    """Keep some states; also the time it is expected to take, in seconds."""
+    steps = length or 1000
+    best: tuple[float, int, int] | None = None
+    segment = 1
+    while segment <= steps:
+        room = memory_bytes - segment * pilot.tape_bytes - _AT_HAND * pilot.state_bytes
+        slots = int(room // pilot.state_bytes)
+        if slots >= 1:
+            units = -(-steps // segment)
+            # The first run makes all steps and places what it can.
+            again = fewest_advances(units, slots) - placements(units, slots)[-1]
+            seconds = steps * (pilot.advance_s + pilot.tape_s + pilot.backward_s)
+            seconds += again * segment * pilot.advance_s
+            if best is None or seconds < best[0]:
+                best = seconds, segment, min(slots, units)
+        segment = max(segment + 1, int(segment * 1.1))
+    if best is None:
+        least = pilot.tape_bytes + (_AT_HAND + 1) * pilot.state_bytes
+        raise BudgetUnreachable(
+            f"memory={memory_bytes:,} bytes is less than a single step takes: {least:,} bytes is "
+            "the least, of which one state is kept and all others are made again"
+        )
+    seconds, segment, slots = best
+    return (
+        Plan(
+            kind="replay",
+            slots=slots,
+            segment=segment,
+            schedule="revolve" if length is not None else "online",
+            reason=f"{slots} states of {pilot.state_bytes:,} bytes are kept, and {segment} steps "
+            "taped at once",
+        ),
+        seconds,
+    )

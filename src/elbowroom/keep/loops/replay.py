@@ -1,0 +1,242 @@
+"""Going back over a loop by making steps again from the states that were kept."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elbowroom.keep.loops import schedules
+from elbowroom.keep.loops.body import Body, Stack, Tensors, is_differentiable, leaves_of
+from elbowroom.keep.loops.plans import Plan
+from elbowroom.keep.loops.slots import Copied, Disk, Encoded, Held, Slots
+from elbowroom.keep.surroundings import (
+    is_same_randomness,
+    put_back,
+    random_state,
+    set_random_state,
+)
+
+Until = Callable[[Any], Any]
+Grads = list[Tensor | None]
+
+
+class Replay:
+    """A loop whose states are kept now and then.
+
+    `forward` may be called once; `backward` makes what is missing again, and can be called again.
+    """
+
+    def __init__(self, body: Body, plan: Plan, length: int | None, until: Until | None) -> None:
+        self._body, self._plan = body, plan
+        self._until = until
+        self._limit = length
+        self.length = length
+        """Of the loop, once it is known."""
+        self.made = 0
+        """Steps made in all, taped ones not counted."""
+        self._capacity = plan.slots + plan.disk_slots
+        self._disk = Disk(plan.folder) if plan.disk_slots else None
+        self._memory_slots: set[int] = set(range(plan.slots))
+        self._slots = Slots(self._put)
+        self._kept: list[int] = []
+
+    def forward(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        """Run the loop; return its last state and the outputs of all steps."""
+        stack = Stack(self._limit)
+        try:
+            with torch.no_grad():
+                return self._sweep(state, inputs, stack), stack.tensors()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give memory and files back."""
+        self._slots.clear()
+        self._kept = []
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory, in slots."""
+        return self._slots.nbytes
+
+    def backward(
+        self,
+        state: Tensors,
+        inputs: Tensors,
+        parameters: Tensors,
+        grads: Grads,
+        output_grads: Grads,
+    ) -> tuple[Grads, Grads, Grads]:
+        """Gradients of the first state, the inputs and the parameters."""
+        turn = Turn(self._body, inputs, parameters, grads, output_grads)
+        with put_back(*self._body.modules):
+            try:
+                if not self._kept and self.length:
+                    with torch.no_grad():  # a second backward: nothing is left of the first
+                        self._until, self._limit = None, self.length
+                        self._sweep(state, inputs, None)
+                self._go_back(turn, inputs)
+            finally:
+                self.close()
+        return turn.results()
+
+    def _sweep(self, state: Tensors, inputs: Tensors, stack: Stack | None) -> Tensors:
+        body, segment = self._body, self._plan.segment
+        online = schedules.Online(self._is_full)
+        chosen = self._place()
+        # A step may change its state in place, and this one is the user's.
+        state = [t.detach().clone() for t in state]
+        number, random = 0, random_state()
+        is_random = False
+        while self._limit is None or number < self._limit:
+            if number % segment == 0:
+                if is_random or not is_same_randomness(random, random_state()):
+                    is_random, random = True, random_state()
+                if chosen is None:
+                    for freed in online.offer(number):
+                        self._slots.free(freed)
+                    if number in online.kept:
+                        self._slots.keep(number, state, random)
+                elif number in chosen:
+                    self._slots.keep(number, state, random)
+            run = body.run if number or stack is None else body.run_first
+            state, outputs = run(state, body.slices(inputs, number), number)
+            self.made += 1
+            number += 1
+            if stack is not None:
+                stack.add(outputs)
+            if self._until is not None and bool(self._until(body.structure.build(state))):
+                break
+        self.length = number
+        self._kept = online.kept if chosen is None else sorted(chosen)
+        return [t.detach() for t in state]
+
+    def _place(self) -> set[int] | None:
+        """Steps before which states are kept; None where that is decided on the way."""
+        plan = self._plan
+        if plan.schedule == "online" or self._limit is None or self._until is not None:
+            return None
+        units = -(-self._limit // plan.segment)
+        if plan.schedule == "periodic":
+            period = max(1, -(-units // max(1, self._capacity)))
+            found = schedules.every(units, period)
+        else:
+            found = schedules.placements(units, self._capacity)
+        if self._disk is not None:
+            busy = schedules.busiest_slots(found, units, self._capacity)
+            self._memory_slots = set(busy[: plan.slots])
+        return {unit * plan.segment for unit in found}
+
+    def _is_full(self, count: int) -> bool:
+        if self._plan.bound is None:
+            return count >= self._capacity
+        most = self._plan.history_bytes
+        each = self._slots.nbytes / max(1, len(self._slots))
+        return count >= self._capacity or self._slots.nbytes + each > most
+
+    def _put(self, state: Tensors, held: int) -> Held:
+        if self._plan.bound is not None and held:  # the first one is the user's, and exact
+            return Encoded.of(state, self._plan.bound)
+        if self._disk is not None and held not in self._memory_slots:
+            return self._disk.put(state)
+        return Copied.of(state)
+
+    def _go_back(self, turn: "Turn", inputs: Tensors) -> None:
+        assert self.length is not None
+        segment = self._plan.segment
+        units = -(-self.length // segment)
+        kept = [number // segment for number in self._kept]
+        state: Tensors = []
+        for action in schedules.backward(kept, units, max(self._capacity, len(kept))):
+            start, end = action.start * segment, min(action.end * segment, self.length)
+            if action.act == "free":
+                self._slots.free(start)
+                continue
+            if action.act == "keep":
+                self._slots.keep(start, state, random_state())
+                continue
+            if start in self._slots:
+                state, random = self._slots.load(start)
+                set_random_state(random)
+            if action.act == "reverse":
+                turn.reverse(state, start, end)
+                continue
+            with torch.no_grad():
+                for number in range(start, end):
+                    state, _ = self._body.run(state, self._body.slices(inputs, number), number)
+                    self.made += 1
+
+
+class Turn:
+    """Gradients on their way back through a loop, a stretch of steps at a time."""
+
+    def __init__(
+        self,
+        body: Body,
+        inputs: Tensors,
+        parameters: Tensors,
+        grads: Grads,
+        output_grads: Grads,
+    ) -> None:
+        self._body, self._parameters = body, parameters
+        self._grads, self._output_grads = grads, output_grads
+        self._inputs = inputs
+        self._sums: Grads = [None] * len(parameters)
+        self._input_grads: Grads = [
+            torch.zeros_like(t) if t.requires_grad else None for t in inputs
+        ]
+
+    def results(self) -> tuple[Grads, Grads, Grads]:
+        """Of the state, the inputs and the parameters."""
+        return self._grads, self._input_grads, self._sums
+
+    def reverse(self, state: Tensors, start: int, end: int) -> None:
+        """Tape the steps from this state, and take gradients back over them."""
+        leaves = leaves_of(state)
+        taken: list[Tensors] = []
+        targets: list[tuple[Tensor, Tensor | None]] = []
+        with torch.enable_grad():
+            after = [t.clone() for t in leaves] if self._body.is_in_place else list(leaves)
+            for number in range(start, end):
+                slices = [
+                    x[number].detach().requires_grad_(g is not None)
+                    for x, g in zip(self._inputs, self._input_grads, strict=True)
+                ]
+                taken.append(slices)
+                after, outputs = self._body.run(after, slices, number)
+                for output, grad in zip(outputs, self._output_grads, strict=True):
+                    targets.append((output, None if grad is None else grad[number]))
+            # First the gradient so far, then that of each use, in the order of plain autograd:
+            # the node made last runs first, and sums have the same bits.
+            views = [
+                (p.view_as(p), total)
+                for p, total in zip(self._parameters, self._sums, strict=True)
+                if total is not None
+            ]
+        targets = [*zip(after, self._grads, strict=True), *targets]
+        self._take(leaves, taken, [*targets, *views], start)
+
+    def _take(
+        self,
+        leaves: Tensors,
+        taken: list[Tensors],
+        targets: list[tuple[Tensor, Tensor | None]],
+        start: int,
+    ) -> None:
+        asked = [t for t in leaves if is_differentiable(t)]
+        asked += [x for slices in taken for x in slices if x.requires_grad]
+        asked += [p for p in self._parameters if p.requires_grad]
+        pairs = [(t, g) for t, g in targets if t.requires_grad and g is not None]
+        found: Grads = [None] * len(asked)
+        if pairs and asked:
+            results, grads = zip(*pairs, strict=True)
+            found = list(torch.autograd.grad(results, asked, grads, allow_unused=True))
+        mine = iter(found)
+        self._grads = [next(mine) if is_differentiable(t) else None for t in leaves]
+        for offset, slices in enumerate(taken):
+            for x, total in zip(slices, self._input_grads, strict=True):
+                if total is not None and x.requires_grad and (grad := next(mine)) is not None:
+                    total[start + offset] = grad
+        self._sums = [next(mine) if p.requires_grad else None for p in self._parameters]

@@ -1,0 +1,211 @@
+"""Places for states of a loop: in memory, on a disk, as they are or encoded."""
+
+import os
+import tempfile
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from elbowroom.codec import Blob, Bound, decode, encode
+from elbowroom.codec.checksum import checksum
+from elbowroom.errors import CorruptData
+
+Tensors = list[Tensor]
+
+
+class LoopWarning(UserWarning):
+    """Something about a loop that a user should know; its gradients are right."""
+
+
+class Held(Protocol):
+    """A state that waits."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory."""
+        ...
+
+    def load(self) -> Tensors:
+        """The tensors; they are the caller's own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """The tensors themselves: copies, since a step may change its state in place."""
+
+    tensors: Tensors
+    nbytes: int
+
+    @classmethod
+    def of(cls, tensors: Tensors) -> "Copied":
+        """Take copies."""
+        held = [tensor.detach().clone() for tensor in tensors]
+        return cls(held, sum(tensor.nbytes for tensor in held))
+
+    def load(self) -> Tensors:
+        """Copies of them."""
+        return [tensor.clone() for tensor in self.tensors]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The tensors within their bounds."""
+
+    parts: tuple["Blob | Tensor", ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, tensors: Tensors, bound: Bound) -> "Encoded":
+        """Encode what is large enough and not odd."""
+        parts = tuple(_encode(tensor.detach(), bound) for tensor in tensors)
+        return cls(parts, sum(part.nbytes for part in parts))
+
+    def load(self) -> Tensors:
+        """What was encoded, within the bound."""
+        return [p.clone() if isinstance(p, Tensor) else decode(p) for p in self.parts]
+
+
+LEAST_BYTES = 4096
+
+
+def _encode(tensor: Tensor, bound: Bound) -> "Blob | Tensor":
+    if tensor.nbytes < LEAST_BYTES or tensor.is_complex() or tensor.layout != torch.strided:
+        return tensor.clone()
+    return encode(tensor, bound if tensor.is_floating_point() else Bound.lossless())
+
+
+class Disk:
+    """States in a file without a name, that goes with the process, however that ends."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._file: int | None = None
+        self._free: list[tuple[int, int]] = []
+        self._end = 0
+
+    def put(self, tensors: Tensors) -> Held:
+        """Write a state; where the disk does not take it, memory does, and the user is told."""
+        nbytes = sum(tensor.nbytes for tensor in tensors)
+        try:
+            offset = self._take(nbytes)
+            sums, at = [], offset
+            for tensor in tensors:
+                data = _bytes_of(tensor.detach().cpu().contiguous())
+                sums.append(checksum(data))
+                at = _write(self._open(), data, at)
+        except OSError as error:
+            warnings.warn(
+                f"a state of a loop is held in memory, since the disk does not take it: {error}",
+                LoopWarning,
+                stacklevel=2,
+            )
+            return Copied.of(tensors)
+        looks = [(t.dtype, tuple(t.shape), t.device) for t in tensors]
+        return _OnDisk(self, offset, nbytes, looks, sums)
+
+    def read(self, offset: int, out: memoryview) -> None:
+        """Fill memory from a place in the file."""
+        done = 0
+        while done < len(out):
+            count = os.preadv(self._open(), [out[done:]], offset + done)
+            if count == 0:
+                raise CorruptData("a state of a loop was put on disk, and the file was cut since")
+            done += count
+
+    def give_back(self, offset: int, nbytes: int) -> None:
+        """The place can be used again."""
+        self._free.append((offset, nbytes))
+
+    def _take(self, nbytes: int) -> int:
+        for number, (offset, size) in enumerate(self._free):
+            if size == nbytes:
+                del self._free[number]
+                return offset
+        offset, self._end = self._end, self._end + nbytes
+        return offset
+
+    def _open(self) -> int:
+        if self._file is None:
+            self._file, name = tempfile.mkstemp(prefix="elbowroom-loop-", dir=self._folder)
+            os.unlink(name)
+            weakref.finalize(self, os.close, self._file)
+        return self._file
+
+
+class _OnDisk:
+    def __init__(
+        self, disk: Disk, offset: int, nbytes: int, looks: list[Any], sums: list[int]
+    ) -> None:
+        self.nbytes = 0  # of memory
+        self._disk, self._offset, self._looks, self._sums = disk, offset, looks, sums
+        weakref.finalize(self, disk.give_back, offset, nbytes).atexit = False
+
+    def load(self) -> Tensors:
+        """Read it, and compare it with its checksums."""
+        found, at = [], self._offset
+        for (dtype, shape, device), expected in zip(self._looks, self._sums, strict=True):
+            tensor = torch.empty(shape, dtype=dtype)
+            data = _bytes_of(tensor)
+            self._disk.read(at, data)
+            at += len(data)
+            if checksum(data) != expected:
+                raise CorruptData("a state of a loop came back from the disk with other bytes")
+            found.append(tensor.to(device))
+        return found
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # pyright: ignore[reportArgumentType]
+
+
+def _write(file: int, data: memoryview, offset: int) -> int:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(file, data[done:], offset + done)
+    return offset + done
+
+
+class Slots:
+    """States by the number of the step that they precede, with the random numbers of that step."""
+
+    def __init__(self, put: Callable[[Tensors, int], Held]) -> None:
+        """`put` is given a state and how many are held already."""
+        self._put = put
+        self._held: dict[int, tuple[Held, Any]] = {}
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._held
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory."""
+        return sum(held.nbytes for held, _ in self._held.values())
+
+    def keep(self, number: int, state: Tensors, random: Any) -> None:
+        """Hold a state."""
+        self._held[number] = self._put(state, len(self._held)), random
+
+    def load(self, number: int) -> tuple[Tensors, Any]:
+        """A state, and where random numbers were."""
+        held, random = self._held[number]
+        return held.load(), random
+
+    def free(self, number: int) -> None:
+        """Hold it no longer."""
+        self._held.pop(number, None)
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self._held.clear()

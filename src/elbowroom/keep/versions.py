@@ -1,0 +1,39 @@
+"""Autograd's check for changes in place, which hooks on saved tensors switch off."""
+
+import torch
+from torch import Tensor
+
+
+class Watch:
+    """Tells whether a tensor was changed in place since; holds none of its memory."""
+
+    __slots__ = ("_counter", "_origin", "_shape", "_type", "_version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._version = tensor._version
+        self._shape = list(tensor.shape)
+        self._type = tensor.dtype, tensor.device
+        self._origin = ""
+        if tensor.grad_fn is not None:
+            kind = type(tensor.grad_fn).__name__
+            self._origin = f", which is output {tensor.output_nr} of {kind},"
+        # A detached tensor shares the counter, and keeps sharing it without the data.
+        self._counter = tensor.detach()
+        self._counter.data = _NOTHING
+
+    def check(self) -> None:
+        """Raise what autograd would."""
+        if self._counter._version == self._version:
+            return
+        dtype, device = self._type
+        kind = torch.empty(0, dtype=dtype, device=device).type()
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: [{kind} {self._shape}]{self._origin} is at version "
+            f"{self._counter._version}; expected version {self._version} instead. Hint: enable "
+            "anomaly detection to find the operation that failed to compute its gradient, with "
+            "torch.autograd.set_detect_anomaly(True)."
+        )
+
+
+_NOTHING = torch.empty(0)

@@ -1,0 +1,108 @@
+"""Second derivatives through a loop are those of a plain one."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import grad, gradcheck, gradgradcheck
+
+import elbowroom as er
+
+from .steps import Cell, plain, pulse, start, wave
+
+WAYS: dict[str, dict[str, Any]] = {
+    "two slots": {"slots": 2},
+    "four slots": {"slots": 4},
+    "online": {"slots": 3, "schedule": "online"},
+    "periodic": {"slots": 3, "schedule": "periodic"},
+}
+
+
+def product(score: Tensor, tensors: list[Tensor], directions: list[Tensor]) -> list[Tensor]:
+    """A Hessian times a vector, by two backwards."""
+    first = grad(score, tensors, create_graph=True)
+    inner = sum((g * v).sum() for g, v in zip(first, directions, strict=True))
+    assert isinstance(inner, Tensor)
+    return list(grad(inner, tensors))
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_hessian_vector_products(how: str) -> None:
+    cell, x = Cell(dtype=torch.float64), start(dtype=torch.float64)
+    tensors = [x, *cell.parameters()]
+    generator = torch.Generator().manual_seed(7)
+    directions = [torch.randn(t.shape, generator=generator, dtype=t.dtype) for t in tensors]
+    expected = product(plain(cell, x, 17).square().sum(), tensors, directions)
+    found = product(er.loop(cell, x, 17, **WAYS[how]).square().sum(), tensors, directions)
+    for one, other in zip(expected, found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_products_with_inputs_outputs_and_states_without_gradients(how: str) -> None:
+    speed = torch.full((40,), 0.3, dtype=torch.float64).requires_grad_()
+    force = torch.randn(12, 40, dtype=torch.float64).requires_grad_()
+    inner = wave(speed)
+
+    def step(state: Any, push: Tensor) -> Any:
+        waves, count = state
+        now, before = inner(waves)
+        return ((now + 0.1 * push**2, before), count + 1), now[::4] ** 2
+
+    state, held = (pulse(40, torch.float64), torch.tensor(0)), []
+    for push in force.unbind():
+        state, seen = step(state, push)
+        held.append(seen)
+    tensors, directions = [speed, force], [torch.ones_like(speed), torch.ones_like(force)]
+    expected = product(torch.stack(held).square().sum(), tensors, directions)
+    first = (pulse(40, torch.float64), torch.tensor(0))
+    (_, count), seen = er.loop(
+        step, first, inputs=force, outputs=True, parameters=speed, **WAYS[how]
+    )
+    assert int(count) == 12
+    found = product(seen.square().sum(), tensors, directions)
+    for one, other in zip(expected, found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_against_finite_differences() -> None:
+    weight = torch.tensor([[0.4, -0.2], [0.1, 0.3]], dtype=torch.float64, requires_grad=True)
+    x = torch.tensor([0.3, -0.5], dtype=torch.float64, requires_grad=True)
+
+    def run(state: Tensor, matrix: Tensor) -> Tensor:
+        return er.loop(
+            lambda s: torch.tanh(s @ matrix) + 0.5 * s, state, 5, parameters=matrix, slots=2
+        )
+
+    assert gradcheck(run, (x, weight))
+    assert gradgradcheck(run, (x, weight))
+
+
+def test_a_third_derivative() -> None:
+    x = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+
+    def third(run: Any) -> Tensor:
+        value = run()
+        for _ in range(2):
+            (value,) = grad(value, x, create_graph=True)
+        return grad(value, x)[0]
+
+    step = lambda s: s + 0.1 * torch.sin(3 * s)  # noqa: E731
+    expected = third(lambda: plain(step, x, 9))
+    found = third(lambda: er.loop(step, x, 9, slots=2))
+    assert torch.allclose(expected, found, rtol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
+def test_forward_mode_and_transforms_see_a_plain_loop() -> None:
+    x = torch.tensor([0.3, 0.9], dtype=torch.float64)
+    step = lambda s: s + 0.1 * torch.sin(3 * s)  # noqa: E731
+    run = lambda s: er.loop(step, s, 9, slots=2)  # noqa: E731
+    value, tangent, *_ = torch.func.jvp(run, (x,), (torch.ones_like(x),))
+    assert torch.equal(value, plain(step, x, 9))
+    assert torch.allclose(
+        tangent, torch.func.jvp(lambda s: plain(step, s, 9), (x,), (torch.ones_like(x),))[1]
+    )
+    found = torch.func.grad(lambda s: run(s).sum())(x)
+    assert torch.allclose(found, torch.func.grad(lambda s: plain(step, s, 9).sum())(x))

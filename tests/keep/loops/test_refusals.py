@@ -1,0 +1,176 @@
+"""What a loop cannot do right is refused in one sentence."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import elbowroom as er
+from elbowroom.errors import BudgetUnreachable, InvalidArgument
+from elbowroom.keep import LoopWarning
+
+from .steps import Cell, start
+
+BOUNDED: list[dict[str, Any]] = [{"slots": 2}, {"memory": "1 MB"}, {"memory": 20_000}]
+
+
+@pytest.mark.parametrize("options", BOUNDED)
+@pytest.mark.parametrize("wants", [True, False])
+def test_a_forgotten_parameter(options: dict[str, Any], wants: bool) -> None:
+    k = torch.tensor(0.5, requires_grad=True)
+    x = torch.ones(700, requires_grad=wants)
+    with pytest.raises(InvalidArgument, match=r"uses k, a tensor .* pass parameters=\(k,\)"):
+        er.loop(lambda s: s * k, x, 100, **options)
+    er.loop(lambda s: s * k, x, 100, parameters=(k,), **options).sum().backward()
+    assert k.grad is not None
+    er.loop(lambda s: s * k.detach(), x, 100, **options)
+
+
+def test_a_forgotten_module_in_a_function() -> None:
+    cell = Cell()
+    with pytest.raises(InvalidArgument, match=r"uses cell\.(weight|bias)"):
+        er.loop(lambda s: 1.0 * cell(s), start(), 9, slots=2)
+    er.loop(partial(lambda model, s: model(s), cell), start(), 9, slots=2).sum().backward()
+    assert cell.weight.grad is not None
+
+
+def test_a_tensor_computed_before_the_loop() -> None:
+    speed = torch.tensor(0.5, requires_grad=True)
+    squared = speed**2
+    with pytest.raises(InvalidArgument, match=r"computed before the loop .* name that very tensor"):
+        er.loop(lambda s: s * squared, torch.ones(3), 9, parameters=speed, slots=2)
+    er.loop(lambda s: s * squared, torch.ones(3), 9, parameters=squared, slots=2).sum().backward()
+    assert speed.grad is not None and torch.allclose(speed.grad, 3 * 18 * speed.detach() ** 17)
+
+
+def test_a_method_of_a_module_is_known() -> None:
+    class Model(Cell):
+        def advance(self, state: Tensor) -> Tensor:
+            return self(state)
+
+    model = Model()
+    er.loop(model.advance, start(), 9, slots=2).sum().backward()
+    assert model.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"slots": 0}, "slots must be a number of states from 1 on"),
+        ({"slots": -1}, "slots must be"),
+        ({"slots": 1.5}, "slots must be"),
+        ({"slots": (0, 0)}, "slots must be"),
+        ({"memory": "much"}, "memory must be a size"),
+        ({"tolerance": 1.0}, "tolerance must be"),
+        ({"tolerance": -0.1}, "tolerance must be"),
+        ({"store": "tape"}, "store must be"),
+        ({"store": "encoded"}, "needs a tolerance"),
+        ({"slots": 2, "schedule": "best"}, "schedule must be"),
+        ({"parameters": 3}, "parameters must be tensors or modules"),
+        ({"inputs": torch.tensor(1.0)}, "first dimension that counts the steps"),
+        ({"inputs": torch.ones(4)}, "inputs are for 4 steps, and 9 are asked for"),
+        ({"inputs": [torch.ones(1, requires_grad=True)] * 9}, "torch.stack"),
+    ],
+)
+def test_arguments(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        er.loop(lambda s, *_: s, torch.ones(3), 9, **wrong)
+
+
+def test_steps_and_states() -> None:
+    for steps, said in ((-1, "from 0 on"), (2.5, "from 0 on"), (None, "would not end")):
+        with pytest.raises(InvalidArgument, match=said):
+            er.loop(Cell(), start(), steps)  # pyright: ignore[reportArgumentType]
+    for state in (3, "x", [1.0], ()):
+        with pytest.raises(InvalidArgument, match="state"):
+            er.loop(Cell(), state, 3)
+    with pytest.raises(InvalidArgument, match="step must be a function"):
+        er.loop(3, start(), 3)  # pyright: ignore[reportArgumentType]
+    ways: list[dict[str, Any]] = [{}, {"slots": 2}]
+    for options in ways:
+        with pytest.raises(InvalidArgument, match="another structure"):
+            er.loop(lambda s: (s, s), torch.ones(3), 3, **options)
+        with pytest.raises(InvalidArgument, match="the step's state must be a tensor"):
+            er.loop(lambda s: None if s is None else 3, torch.ones(3), 3, **options)
+        with pytest.raises(InvalidArgument, match=r"must return \(state, output\)"):
+            er.loop(lambda s: s, torch.ones(3), 3, outputs=True, **options)
+
+
+def test_a_budget_below_a_single_step() -> None:
+    x = torch.ones(1000, requires_grad=True)
+    with pytest.raises(BudgetUnreachable, match="bytes is the least"):
+        er.loop(torch.sin, x, 100, memory=5000)
+
+
+def test_changes_between_forward_and_backward_are_noticed() -> None:
+    cell, x = Cell(), start()
+    total = er.loop(cell, x, 9, slots=2).sum()
+    with torch.no_grad():
+        cell.weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
+class Trouble(Exception):
+    """Of a step's own."""
+
+
+@pytest.mark.parametrize("options", [{"slots": 3}, {"slots": 3, "store": "disk"}, {"memory": 9000}])
+@pytest.mark.parametrize("when", ["forward", "backward"])
+def test_an_exception_in_a_step_comes_through(options: dict[str, Any], when: str) -> None:
+    cell, x = Cell(), start()
+    is_back = False
+
+    def step(state: Tensor, number: int) -> Tensor:
+        if number == 6 and is_back == (when == "backward"):
+            raise Trouble("step 6")
+        return cell(state)
+
+    loop = er.Loop(step, parameters=cell, **options)
+    if when == "forward":
+        with pytest.raises(Trouble, match="step 6"):
+            loop(x, 200)
+    else:
+        total = loop(x, 200).sum()
+        is_back = True
+        with pytest.raises(Trouble, match="step 6"):
+            total.backward()
+    assert loop.engine is not None and loop.engine.held_bytes == 0
+    is_back = when == "forward"
+    loop(x, 200).sum().backward()
+
+
+def test_a_disk_that_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from elbowroom.keep.loops import slots
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    cell, x = Cell(), start()
+    er.loop(cell, x, 30, slots=4).sum().backward()
+    assert x.grad is not None
+    expected, x.grad = x.grad, None
+    monkeypatch.setattr(slots.os, "pwrite", full)
+    with pytest.warns(LoopWarning, match="No space left"):
+        er.loop(cell, x, 30, slots=4, store=tmp_path).sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, expected)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="held in memory"):
+        er.loop(Cell(), start(), 30, slots=4, store=tmp_path / "none").sum().backward()
+
+
+def test_nan_comes_through() -> None:
+    k = nn.Parameter(torch.tensor(2.0))
+    ways: list[dict[str, Any]] = [{}, {"slots": 2}]
+    for options in ways:
+        k.grad = None
+        er.loop(
+            lambda s: torch.sqrt(s * k - 1.5), torch.ones(3), 20, parameters=k, **options
+        ).sum().backward()
+        assert k.grad is not None and k.grad.isnan()
