@@ -1,5 +1,20 @@
-"""The earth by sound: velocity models, and waves that travel through them."""
+"""The earth by sound: velocity models, waves that travel through them, and the way back."""
 
+from elbowroom.science.seismic.inversion import Inversion as Inversion
+from elbowroom.science.seismic.inversion import Progress as Progress
+from elbowroom.science.seismic.inversion import invert as invert
+from elbowroom.science.seismic.inversion import model_error as model_error
+from elbowroom.science.seismic.misfit import Misfit as Misfit
+from elbowroom.science.seismic.misfit import shots_of_rank as shots_of_rank
+from elbowroom.science.seismic.pictures import draw_curves as draw_curves
+from elbowroom.science.seismic.pictures import draw_section as draw_section
+from elbowroom.science.seismic.prior import Dias as Dias
+from elbowroom.science.seismic.prior import Prior as Prior
+from elbowroom.science.seismic.prior import Subspace as Subspace
+from elbowroom.science.seismic.prior import Tikhonov as Tikhonov
+from elbowroom.science.seismic.prior import find_by_curvature as find_by_curvature
+from elbowroom.science.seismic.prior import find_by_gradients as find_by_gradients
+from elbowroom.science.seismic.runner import Runner as Runner
 from elbowroom.science.seismic.survey import Survey as Survey
 from elbowroom.science.seismic.survey import line_survey as line_survey
 from elbowroom.science.seismic.survey import record as record
@@ -7,6 +22,9 @@ from elbowroom.science.seismic.velocity import Velocity as Velocity
 from elbowroom.science.seismic.velocity import layered as layered
 from elbowroom.science.seismic.velocity import marmousi as marmousi
 from elbowroom.science.seismic.velocity import smooth as smooth
+from elbowroom.science.seismic.volume import Volume as Volume
+from elbowroom.science.seismic.volume import dome as dome
+from elbowroom.science.seismic.volume import grid_survey as grid_survey
 from elbowroom.science.seismic.waves import Medium as Medium
 from elbowroom.science.seismic.waves import longest_step_s as longest_step_s
 from elbowroom.science.seismic.waves import ricker as ricker

@@ -85,14 +85,11 @@ def record(
     state = medium.quiet(len(survey.sources))
     wavelet = ricker(survey.peak_hz, survey.steps, medium.step_s).to(state[0])
     sources, receivers = (_places(p, medium) for p in (survey.sources, survey.receivers))
-    shots = torch.arange(len(sources), device=sources.device)
-    # A pressure added to one point is multiplied by (c dt)^2 / dx^2 there, as the equation has it.
-    strength = medium.squared[tuple(sources.T)]
-    at = (shots, *sources.T)
+    at = (torch.arange(len(sources), device=sources.device), *sources.T)
     heard_at = _flat(receivers, medium.squared.shape)
 
     def step(state: State, value: Tensor) -> tuple[State, Tensor]:
-        state = medium.step(state, value * strength, at)
+        state = medium.push(state, at, value)
         return state, state[0].flatten(1).index_select(1, heard_at)
 
     choices: dict[str, Any] = {
@@ -107,8 +104,7 @@ def record(
             "where the loop is made"
         )
     run = partial(keep.loop, **choices) if loop is None else loop
-    parameters = (medium.squared, strength)
-    _, traces = run(step, state, inputs=wavelet, outputs=True, parameters=parameters)
+    _, traces = run(step, state, inputs=wavelet, outputs=True, parameters=(medium.squared,))
     return traces.permute(1, 2, 0)
 
 
