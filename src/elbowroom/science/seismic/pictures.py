@@ -20,13 +20,13 @@ from torch import Tensor
 from elbowroom.errors import InvalidArgument
 
 # Lightness, green to red, blue to yellow.
-_SEQUENTIAL = ((0.22, 0.03, -0.12), (0.42, -0.02, -0.11), (0.62, -0.10, 0.0), (0.92, -0.04, 0.17))
+_SEQUENTIAL = ((0.22, 0.03, -0.12), (0.45, -0.02, -0.11), (0.68, -0.10, 0.01), (0.92, -0.04, 0.17))
 _DIVERGING = (
     (0.35, -0.02, -0.16),
     (0.70, -0.05, -0.09),
     (0.98, 0.0, 0.0),
     (0.70, 0.12, 0.07),
-    (0.38, 0.15, 0.08),
+    (0.38, 0.13, 0.06),
 )
 
 _LINES = ("#1f5fa8", "#c2571a", "#2f7d4f", "#7a4fa3", "#6b6b6b")
@@ -195,7 +195,8 @@ def _image(rgb: NDArray[np.uint8], x: float, y: float, width: float, height: flo
     data = base64.b64encode(png(rgb)).decode()
     return (
         f'<image x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
-        f'preserveAspectRatio="none" href="data:image/png;base64,{data}"/>'
+        'preserveAspectRatio="none" style="image-rendering:pixelated" '
+        f'href="data:image/png;base64,{data}"/>'
     )
 
 
