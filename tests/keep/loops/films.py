@@ -10,15 +10,16 @@ import elbowroom as er
 from elbowroom.keep import Encoding
 from elbowroom.keep.loops.coders import Coded
 
-POINTS, STEPS = 96, 90
+POINTS, STEPS = 112, 100
 
 # A range that stands for that of frames in which nothing has happened yet.
 EPS = 1e-12
 
 
 def _step(speed: Tensor) -> Any:
-    source = torch.zeros(POINTS, POINTS, dtype=speed.dtype)
-    source[POINTS // 2, POINTS // 3] = 1.0
+    at = torch.arange(POINTS, dtype=speed.dtype)
+    down, along = (torch.exp(-(((at - POINTS / part) / 4) ** 2)) for part in (2, 3))
+    source = down[:, None] * along[None, :]
 
     def step(state: tuple[Tensor, Tensor], push: Tensor) -> tuple[Tensor, Tensor]:
         now, before = state
@@ -29,7 +30,7 @@ def _step(speed: Tensor) -> Any:
 
 
 def _pushes(dtype: torch.dtype) -> Tensor:
-    at = (torch.arange(STEPS, dtype=dtype) - 16) / 7
+    at = (torch.arange(STEPS, dtype=dtype) - 20) / 9
     return (1 - 2 * at**2) * torch.exp(-(at**2))
 
 
