@@ -47,9 +47,9 @@ def watch(starts: Tensor, steps: int, step_s: float) -> Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=400, help="of the loop")
+    parser.add_argument("--steps", type=int, default=200, help="of the loop")
     parser.add_argument("--slots", type=int, default=20, help="states that are kept")
-    parser.add_argument("--rounds", type=int, default=40, help="of training")
+    parser.add_argument("--rounds", type=int, default=25, help="of training")
     parser.add_argument("--quick", action="store_true", help="few steps, few rounds")
     chosen = parser.parse_args()
     if chosen.quick:

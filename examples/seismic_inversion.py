@@ -42,7 +42,7 @@ def main() -> None:
     heard = seismic.record(seismic.Medium.of(truth, step_s=step_s), survey)
     heard += chosen.noise * heard.square().mean().sqrt() * torch.randn_like(heard)
     start = blurred(truth, water)
-    prior = believe(chosen.prior, survey, heard, start, step_s)
+    prior = believe(chosen.prior, survey, heard, start, step_s, water)
     found = {}
     stores: dict[str, Literal["encoded"] | None] = {"kept": None, "encoded": "encoded"}
     for name, store in stores.items():
@@ -64,7 +64,7 @@ def main() -> None:
         print(f"{name}: {time.perf_counter() - began:.1f} s")
     show(found)
     if chosen.pictures is not None:
-        draw(chosen.pictures, truth, start, found)
+        draw(chosen.pictures, truth, start, found, water)
 
 
 def make(*, is_marmousi: bool, is_quick: bool) -> tuple[seismic.Velocity, seismic.Survey, int]:
@@ -89,14 +89,19 @@ def blurred(truth: seismic.Velocity, water: int) -> seismic.Velocity:
 
 
 def believe(
-    kind: str, survey: seismic.Survey, heard: Tensor, start: seismic.Velocity, step_s: float
+    kind: str,
+    survey: seismic.Survey,
+    heard: Tensor,
+    start: seismic.Velocity,
+    step_s: float,
+    water: int,
 ) -> seismic.Prior | None:
     if kind == "none":
         return None
     if kind == "tikhonov":
         return seismic.Tikhonov(weight=1.0, reference=start.m_per_s)
     misfit = seismic.Misfit(survey, heard, spacing_m=start.spacing_m, step_s=step_s)
-    subspace = seismic.find_by_gradients(lambda m: misfit.gradient(m)[1], start)
+    subspace = seismic.find_by_gradients(lambda m: misfit.gradient(m)[1], start, water_rows=water)
     print(f"the data tell {subspace.rank} directions; the prior leaves them alone")
     return seismic.Dias(weight=1.0, reference=start.m_per_s, subspace=subspace)
 
@@ -123,6 +128,7 @@ def draw(
     truth: seismic.Velocity,
     start: seismic.Velocity,
     found: dict[str, seismic.Inversion],
+    water: int,
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     limits = float(truth.m_per_s.min()), float(truth.m_per_s.max())
@@ -139,7 +145,7 @@ def draw(
     for name, result in found.items():
         seismic.draw_section(
             folder / f"gradient_{name}.svg",
-            result.first_gradient,
+            torch.cat([torch.zeros_like(truth.m_per_s[:water]), result.first_gradient[water:]]),
             spacing_m=truth.spacing_m,
             title=f"first gradient, {name}",
             unit="a km/s",

@@ -4,6 +4,7 @@ The misfit is f(m) = 1/2 ||F(m) - d||^2, where F makes traces of velocities m. A
 worked on at a time, so that memory is that of these.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,7 +93,7 @@ class Misfit:
         found = torch.zeros_like(m_per_s)
         for survey, _ in self._parts():
             with forward_ad.dual_level(), torch.enable_grad():
-                dual = forward_ad.make_dual(m_per_s.detach(), direction)
+                dual = _make_dual(m_per_s.detach(), direction)
                 # A plain loop, as only that is seen through; nothing requires grad, none is kept.
                 heard = record(self._medium(dual), survey)
                 change = forward_ad.unpack_dual(heard).tangent
@@ -128,6 +129,13 @@ class Misfit:
         if self._across:
             dist.all_reduce(mine)
         return mine
+
+
+def _make_dual(values: Tensor, tangent: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        # The first use of forward mode imports a part of torch that warns of torch.jit.
+        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+        return forward_ad.make_dual(values, tangent)
 
 
 def _half_square(difference: Tensor) -> Tensor:

@@ -98,6 +98,8 @@ def draw_curves(
     parts.append(_text(_MARGIN + _WIDTH / 2, _MARGIN + height + 38, across, "middle"))
     for place, (name, values) in enumerate(curves.items()):
         colour = _LINES[place % len(_LINES)]
+        # Where curves coincide, those below show through.
+        dashed = f' stroke-dasharray="{4 + 2 * place} {4 + 2 * place}"' if place else ""
         points = [
             f"{_MARGIN + _WIDTH * n / last:.1f},"
             f"{_MARGIN + height * (1 - (level(v) - low) / (high - low)):.1f}"
@@ -106,7 +108,7 @@ def draw_curves(
         ]
         parts.append(
             f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" '
-            'stroke-width="2"/>'
+            f'stroke-width="2"{dashed}/>'
         )
         parts.append(_text(_MARGIN + _WIDTH, 24 + 16 * place, name, "end", 12, colour))
     path.write_text(_svg(_WIDTH + 2 * _MARGIN, height + 2 * _MARGIN, parts, title), "utf-8")

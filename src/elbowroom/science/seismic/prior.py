@@ -115,13 +115,14 @@ def find_by_gradients(
     spread_m_per_s: float = 50.0,
     over_m: float | None = None,
     share: float = 0.95,
+    water_rows: int = 0,
     seed: int = 0,
 ) -> Subspace:
     """The active subspace of a function by its gradients at models drawn around one.
 
     The mean of grad f grad f^T over the samples is C. Models differ from the center by noise that
-    is smooth over `over_m`, four points by default. The rank is the least whose eigenvalues hold
-    that share of all.
+    is smooth over `over_m`, four points by default, and not at all in the rows that are water. The
+    rank is the least whose eigenvalues hold that share of all.
     """
     if samples < 2 or not 0 < share <= 1:
         raise InvalidArgument(
@@ -132,7 +133,10 @@ def find_by_gradients(
     columns: list[Tensor] = []
     for _ in range(samples):
         noise = _draw(center, over_m, drawn)
-        columns.append(gradient(center.m_per_s + spread_m_per_s * noise).flatten())
+        noise[:water_rows] = 0
+        found = gradient(center.m_per_s + spread_m_per_s * noise).clone()
+        found[:water_rows] = 0
+        columns.append(found.flatten())
     # With G the gradients as columns, G G^T / k = C: left singular vectors and squared values.
     matrix = torch.stack(columns, 1).double()
     left, sizes, _ = torch.linalg.svd(matrix / matrix.abs().max(), full_matrices=False)
