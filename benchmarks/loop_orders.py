@@ -16,6 +16,7 @@ from loop_waves import KERNELS, make_shot, traces_of
 from torch import Tensor
 
 import elbowroom as er
+from elbowroom.errors import BudgetUnreachable
 from elbowroom.host import trim_heap
 from elbowroom.keep.activations.gauge import Process
 
@@ -218,7 +219,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
-    print(json.dumps(TASKS[options.task](options)), flush=True)
+    try:
+        answer = TASKS[options.task](options)
+    except BudgetUnreachable as error:
+        answer = {"refused": str(error)}
+    print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import elbowroom as er
+from elbowroom.errors import BudgetUnreachable
 from elbowroom.host import trim_heap
 from elbowroom.keep.activations.gauge import Process
 
@@ -282,7 +283,11 @@ def main() -> None:
         gauge.reset()
         shot.calls = 0
         start, start_cpu = time.perf_counter(), time.process_time()
-        found, answer = run(shot, options.share, tolerance)
+        try:
+            found, answer = run(shot, options.share, tolerance)
+        except BudgetUnreachable as error:
+            print(json.dumps({"refused": str(error)}), flush=True)
+            continue
         answer["seconds"] = time.perf_counter() - start
         answer["cpu_s"] = time.process_time() - start_cpu
         answer["peak_bytes"] = gauge.peak() - base_bytes

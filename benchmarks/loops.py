@@ -59,17 +59,13 @@ class Child:
             env=os.environ | more,
         )
 
-    def ask(self, file: str = "") -> Line | None:
-        """A gradient, which may be saved to a file; None if it cannot."""
+    def ask(self, file: str = "") -> Line:
+        """A gradient, which may be saved to a file."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(f"{file}\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            return None
-        answer = self._process.stdout.readline()
-        return json.loads(answer) if answer else None
+        self._process.stdin.write(f"{file}\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
 
     def end(self) -> None:
         """Let it go."""
@@ -98,20 +94,17 @@ def gradient(options: argparse.Namespace) -> Iterator[Line]:
         children = {g[0]: Child(words(*g[1:]), {}) for g in wanted}
         for turn in range(options.rounds):
             for number, (name, child) in enumerate(children.items()):
-                answer = child.ask("" if turn else f"{folder}/{number}")
-                if answer is not None:
-                    answers[name].append(answer)
+                answers[name].append(child.ask("" if turn else f"{folder}/{number}"))
         for child in children.values():
             child.end()
         exact = torch.load(f"{folder}/0")
         for number, (name, contender, part, tolerance) in enumerate(wanted):
-            if len(answers[name]) < options.rounds:
-                yield {"part": "gradient", "contender": name, "refused": True}
+            if refused := answers[name][0].get("refused"):
+                yield {"part": "gradient", "contender": name, "refused": refused}
                 continue
             child = Child(words(contender, part, tolerance), NO_HOLES)
             tight = child.ask()
             child.end()
-            assert tight is not None
             errors = _errors(exact, torch.load(f"{folder}/{number}"))
             yield _summary(name, answers[name], answers[wanted[0][0]], tight) | errors
 
@@ -158,6 +151,9 @@ def scaling(options: argparse.Namespace) -> Iterator[Line]:
             _run(options, "scaling", way, "--every", 2 * options.every, "--steps", n, more=NO_HOLES)
             for n in (options.steps // 2, 5 * options.steps)
         )
+        if refused := short.get("refused") or long.get("refused"):
+            yield {"part": "scaling", "kept": way, "refused": refused}
+            continue
         yield {
             "part": "scaling",
             "kept": way,
@@ -180,6 +176,9 @@ def hvp(options: argparse.Namespace) -> Iterator[Line]:
                 options, "hvp", way, *words, *room, "--save", f"{folder}/{way}", more=NO_HOLES
             )
             whole = whole or found
+            if "refused" in found:
+                yield {"part": "hvp", "kept": way, "refused": found["refused"]}
+                continue
             exact, mine = (torch.load(f"{folder}/{w}")["gradient"] for w in ("full", way))
             yield {
                 "part": "hvp",
@@ -199,6 +198,9 @@ def inversion(options: argparse.Namespace) -> Iterator[Line]:
     for way in ("full", "encoded"):
         found = _run(options, "inversion", way, *words)
         first = first or found
+        if "refused" in found:
+            yield {"part": "inversion", "kept": way, "refused": found["refused"]}
+            continue
         yield {
             "part": "inversion",
             "kept": way,
@@ -326,7 +328,10 @@ def main() -> None:
                 heads = [key for key in line if key != "part"]
                 print(f"\n## {part}\n\n| " + " | ".join(heads) + " |")
                 print("| " + " | ".join("---" for _ in heads) + " |")
-            print("| " + " | ".join(show(line.get(key)) for key in heads) + " |", flush=True)
+            cells = [show(line.get(key)) for key in heads]
+            if "refused" in line:
+                cells[-1] = f"refused: {line['refused']}"
+            print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":
