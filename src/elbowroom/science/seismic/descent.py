@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Of the decrease that the gradient promises, what a step has to keep (Armijo).
-_ARMIJO = 1e-4
+# Of the decrease that the gradient promises, what a step has to keep (Armijo). More than the usual
+# 1e-4: a step that keeps next to nothing has gone far beyond the bottom, it teaches L-BFGS little,
+# and whether it is taken hangs on the last digits of the gradient.
+_ARMIJO = 0.1
 _TRIES = 12
 
 Score = Callable[[Tensor], tuple[float, Tensor]]
