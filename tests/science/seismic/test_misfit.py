@@ -62,7 +62,7 @@ def test_the_second_derivative_is_that_of_finite_differences() -> None:
 
 
 def test_products_in_bounded_memory() -> None:
-    here = scene(dtype=torch.float64, steps=60)
+    here = scene(dtype=torch.float64, steps=40)
     (v,) = directions(1)
     at = here.start.m_per_s
     plain, bounded = here.misfit(), here.misfit(loop=partial(er.loop, slots=6))

@@ -25,7 +25,7 @@ def work(rank: int, folder: str, world: int) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world
     )
-    here = scene(shots=SHOTS, steps=80, dtype=torch.float64)
+    here = scene(shots=SHOTS, steps=60, dtype=torch.float64)
     mine = shots_of_rank(here.survey)
     survey, heard = here.survey.part(mine), here.heard[mine]
     assert len(heard) < SHOTS
@@ -49,7 +49,7 @@ def work(rank: int, folder: str, world: int) -> None:
         step_s=here.step_s,
         sponge_points=SPONGE,
         water_rows=WATER,
-        iterations=2,
+        iterations=1,
         across_ranks=True,
     )
     np.savez(
@@ -69,7 +69,7 @@ def test_two_ranks_are_one_process(tmp_path: Path) -> None:
     first, second = (dict(np.load(tmp_path / f"rank{rank}.npz")) for rank in range(2))
     for name, values in first.items():
         assert np.array_equal(values, second[name]), name
-    here = scene(shots=SHOTS, steps=80, dtype=torch.float64)
+    here = scene(shots=SHOTS, steps=60, dtype=torch.float64)
     misfit = here.misfit()
     value, gradient = misfit.gradient(here.start.m_per_s)
     assert float(first["value"]) == pytest.approx(value, rel=1e-12)
@@ -83,7 +83,7 @@ def test_two_ranks_are_one_process(tmp_path: Path) -> None:
         step_s=here.step_s,
         sponge_points=SPONGE,
         water_rows=WATER,
-        iterations=2,
+        iterations=1,
     )
     assert first["misfits"].tolist() == pytest.approx(alone.misfits, rel=1e-9)
     assert off(torch.from_numpy(first["model"]), alone.velocity.m_per_s) < 1e-10

@@ -71,7 +71,7 @@ def test_a_step_keeps_one_field() -> None:
     [
         (torch.float32, {"slots": 7}),
         (torch.float32, {"memory": "600 kB"}),
-        (torch.float64, {"slots": 1}),
+        (torch.float64, {"slots": 2}),
         (torch.float64, {"slots": (2, 5)}),
         (torch.float64, {"memory": "1.2 MB"}),
     ],
