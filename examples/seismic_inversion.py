@@ -61,7 +61,7 @@ def main() -> None:
             store=store,
             tolerance=chosen.tolerance if store else 0.0,
         )
-        print(f"{name}: {time.perf_counter() - began:.1f} s")
+        print(f"{name}: {time.perf_counter() - began:.1f} s", flush=True)
     show(found)
     if chosen.pictures is not None:
         draw(chosen.pictures, truth, start, found, water)
