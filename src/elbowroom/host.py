@@ -56,6 +56,20 @@ def trim_heap() -> None:
         library.malloc_trim(0)
 
 
+class Trimmer:
+    """Trims the heap each time that so many bytes have come and gone."""
+
+    def __init__(self, every_bytes: int = TRIM_FROM_BYTES) -> None:
+        self._every, self._passed = every_bytes, 0
+
+    def passed(self, nbytes: int) -> None:
+        """So many more."""
+        self._passed += nbytes
+        if self._passed >= self._every:
+            self._passed = 0
+            trim_heap()
+
+
 def available_bytes() -> int:
     """Memory that could be had without swapping; of unknown systems, more than any has."""
     try:

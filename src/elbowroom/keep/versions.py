@@ -1,5 +1,7 @@
 """Autograd's check for changes in place, which hooks on saved tensors switch off."""
 
+import re
+
 import torch
 from torch import Tensor
 
@@ -7,33 +9,36 @@ from torch import Tensor
 class Watch:
     """Tells whether a tensor was changed in place since; holds none of its memory."""
 
-    __slots__ = ("_counter", "_origin", "_shape", "_type", "_version")
+    __slots__ = ("_counter", "_origin", "_shape", "_type", "version")
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._version = tensor._version
+    def __init__(self, tensor: Tensor, *, is_plain: bool = True) -> None:
+        """Of tensors that are not plain, such as sparse ones, the data is held."""
+        self.version = tensor._version
         self._shape = list(tensor.shape)
         self._type = tensor.dtype, tensor.device
         self._origin = ""
         if tensor.grad_fn is not None:
-            kind = type(tensor.grad_fn).__name__
+            kind = _ENDING.sub("", tensor.grad_fn.name())
             self._origin = f", which is output {tensor.output_nr} of {kind},"
         # A detached tensor shares the counter, and keeps sharing it without the data.
         self._counter = tensor.detach()
-        self._counter.data = _NOTHING
+        if is_plain:
+            self._counter.data = _NOTHING
 
     def check(self) -> None:
         """Raise what autograd would."""
-        if self._counter._version == self._version:
+        if self._counter._version == self.version:
             return
         dtype, device = self._type
         kind = torch.empty(0, dtype=dtype, device=device).type()
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace "
             f"operation: [{kind} {self._shape}]{self._origin} is at version "
-            f"{self._counter._version}; expected version {self._version} instead. Hint: enable "
+            f"{self._counter._version}; expected version {self.version} instead. Hint: enable "
             "anomaly detection to find the operation that failed to compute its gradient, with "
             "torch.autograd.set_detect_anomaly(True)."
         )
 
 
 _NOTHING = torch.empty(0)
+_ENDING = re.compile(r"Backward\d*$")

@@ -66,6 +66,16 @@ def test_products_with_inputs_outputs_and_states_without_gradients(how: str) -> 
         assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
+def test_products_where_several_steps_are_taped_at_once() -> None:
+    speed = torch.full((300,), 0.3, dtype=torch.float64).requires_grad_()
+    state, direction = pulse(300, torch.float64), [torch.linspace(0, 1, 300)]
+    expected = product(plain(wave(speed), state, 60)[0].square().sum(), [speed], direction)
+    loop = er.Loop(wave(speed), parameters=speed, memory=130_000)
+    found = product(loop(state, 60)[0].square().sum(), [speed], direction)
+    assert loop.plan is not None and loop.plan.kind == "replay" and loop.plan.segment > 1
+    assert torch.allclose(expected[0], found[0], rtol=1e-9, atol=1e-12)
+
+
 def test_against_finite_differences() -> None:
     weight = torch.tensor([[0.4, -0.2], [0.1, 0.3]], dtype=torch.float64, requires_grad=True)
     x = torch.tensor([0.3, -0.5], dtype=torch.float64, requires_grad=True)

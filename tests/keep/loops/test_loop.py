@@ -27,7 +27,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "online": {"slots": 4, "schedule": "online"},
     "disk": {"slots": 4, "store": "disk"},
     "memory and disk": {"slots": (2, 3)},
-    "budget": {"memory": 6000},
+    "budget": {"memory": 20_000},
     "nothing": {},
 }
 
@@ -127,7 +127,7 @@ def test_inputs_and_outputs_of_every_step(how: str) -> None:
 
 def test_inputs_may_be_items_of_a_list_and_a_step_may_ask_for_its_number() -> None:
     cell, x = Cell(), start()
-    ways: list[dict[str, Any]] = [{"slots": 3}, {"memory": 6000}, {}]
+    ways: list[dict[str, Any]] = [{"slots": 3}, {"memory": 20_000}, {}]
     for options in ways:
         listed = er.loop(
             lambda state, item: cell(state) * item["by"],

@@ -14,7 +14,7 @@ from elbowroom.keep import LoopWarning
 
 from .steps import Cell, start
 
-BOUNDED: list[dict[str, Any]] = [{"slots": 2}, {"memory": "1 MB"}, {"memory": 20_000}]
+BOUNDED: list[dict[str, Any]] = [{"slots": 2}, {"memory": "1 MB"}, {"memory": 60_000}]
 
 
 @pytest.mark.parametrize("options", BOUNDED)

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from elbowroom.codec.places import Windows
-from elbowroom.keep.activations.needs import Need, kind_of, need_of
+from elbowroom.keep.activations.needs import Need, need_of
 from elbowroom.keep.activations.payloads import Payload, Raw
 from elbowroom.keep.activations.sites import Site
+from elbowroom.keep.versions import Watch
 
 Identity = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]
 
@@ -70,7 +71,6 @@ class Entry:
         "encode_s",
         "nbytes_plain",
         "on_release",
-        "origin",
         "payload",
         "producer",
         "raw",
@@ -95,10 +95,7 @@ class Entry:
         self.device = tensor.device
         self.nbytes_plain = tensor.numel() * tensor.element_size() if is_plain else 0
         self.version = tensor._version
-        # Shares the counter of in-place changes, and none of the memory.
-        self.watch = tensor.detach()
-        if is_plain:
-            self.watch.data = _NOTHING
+        self.watch = Watch(tensor, is_plain=is_plain)
         self.storage = StorageWeakRef(tensor.untyped_storage()) if is_plain else None
         self.storage_bytes = tensor.untyped_storage().nbytes() if is_plain else 0
         self.raw: Tensor | None = tensor.detach()
@@ -113,9 +110,6 @@ class Entry:
         self.encode_s = 0.0
         self.row = -1
         self.reads = 0
-        self.origin = ""
-        if tensor.grad_fn is not None:
-            self.origin = f"output {tensor.output_nr} of {kind_of(tensor.grad_fn)}"
         self.on_release: Callable[[int], None] | None = None
 
     def __del__(self) -> None:
@@ -158,24 +152,9 @@ class Entry:
         """Whether the storage that was saved is still the one that it was."""
         return self.storage is not None and not self.storage.expired()
 
-    @property
-    def _type(self) -> str:
-        """As autograd names it."""
-        return torch.empty(0, dtype=self.dtype, device=self.device).type()
-
     def check_version(self) -> None:
         """Raise what autograd would: its own check does not see through hooks."""
-        if self.watch._version == self.version:
-            return
-        producer = f", which is {self.origin}," if self.origin else ""
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace "
-            f"operation: [{self._type} {list(self.shape)}]{producer} is at version "
-            f"{self.watch._version}; expected version {self.version} instead. Hint: enable anomaly "
-            "detection to find the operation that failed to compute its gradient, with "
-            "torch.autograd.set_detect_anomaly(True)."
-        )
+        self.watch.check()
 
 
-_NOTHING = torch.empty(0)
 _WITH_VALUES = frozenset({"keep", "encode", "offload", "derive", "share", "bits"})

@@ -73,25 +73,39 @@ class Body:
     def run(self, state: Tensors, slices: Tensors, number: int) -> tuple[Tensors, Tensors]:
         """Make a step: the state after it, and its outputs."""
         versions = [tensor._version for tensor in state]
-        more = (number,) if self._wants_number else self.inputs.arguments(slices, number)
-        result = self.step(self.structure.build(state), *more)
+        result = self.call(self.structure.build(state), slices, number)
         if any(t._version != v for t, v in zip(state, versions, strict=True)):
             self.is_in_place = True
         outputs: Tensors = []
         if self.has_outputs:
-            if not isinstance(result, tuple) or len(result) != 2:
-                raise InvalidArgument(
-                    "with outputs=True the step must return (state, output), and it returned "
-                    f"{type(result).__name__} in step {number}: return both, or leave outputs out"
-                )
-            result, output = result
-            outputs, found = flatten(output, "the step's output")
-            if self.output_structure is None:
-                self.output_structure = found
-            self._check(found, self.output_structure, "output", number)
-        after, found = flatten(result, "the step's state")
+            result, outputs = self.part(result, number)
+        return self.take(result, number), outputs
+
+    def call(self, state: Any, slices: Tensors, number: int) -> Any:
+        """Make a step of the user's own state, with nothing around it."""
+        if self._wants_number:
+            return self.step(state, number)
+        return self.step(state, *self.inputs.arguments(slices, number))
+
+    def take(self, state: Any, number: int) -> Tensors:
+        """The tensors of a state that a step has returned."""
+        tensors, found = flatten(state, "the step's state")
         self._check(found, self.structure, "state", number)
-        return after, outputs
+        return tensors
+
+    def part(self, result: Any, number: int) -> tuple[Any, Tensors]:
+        """The state, and the tensors of the outputs."""
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise InvalidArgument(
+                "with outputs=True the step must return (state, output), and it returned "
+                f"{type(result).__name__} in step {number}: return both, or leave outputs out"
+            )
+        state, output = result
+        outputs, found = flatten(output, "the step's output")
+        if self.output_structure is None:
+            self.output_structure = found
+        self._check(found, self.output_structure, "output", number)
+        return state, outputs
 
     def run_first(self, state: Tensors, slices: Tensors, number: int) -> tuple[Tensors, Tensors]:
         """A step that shows whether all that it differentiates is known; gradients stay behind."""

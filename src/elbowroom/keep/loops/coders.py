@@ -42,12 +42,18 @@ class _Plain:
 
 
 class PlainCoder:
-    """The codec, which looks for its choices once and then follows the frame before."""
+    """The codec, which looks for its choices now and then, and else follows the frame before."""
 
     def __init__(self) -> None:
         self._last: Blob | None = None
+        self._age = 0
 
     def encode(self, frame: Tensor, bound: Bound) -> Coded:
         """Encode a frame."""
-        self._last = encode(frame, bound, like=self._last)
+        # What was best for a quiet field at the start is slow and large for a lively one.
+        self._age = self._age % _RENEWED_AFTER + 1
+        self._last = encode(frame, bound, like=self._last if self._age > 1 else None)
         return _Plain(self._last)
+
+
+_RENEWED_AFTER = 32

@@ -171,9 +171,14 @@ def _push(call: Call, primals: Tensors, tangents: list[Tensor | None]) -> list[T
     more = [_dot(input_dots[n], inputs[n]) for n in flowing]
     constants = [_dot(dot, p) for dot, p in zip(parameter_dots, parameters, strict=True)]
     body.set(moving, flowing, constants)
-    plan = call.plan
-    if plan.kind == "history":
-        plan = Plan(kind="replay", slots=max(2, plan.slots), segment=1)
+    # States are twice as large with their tangents. One step is taped at a time: the derivative by
+    # parameters is that of one step, and must not reach them through the steps before it.
+    plan = Plan(
+        kind="replay",
+        slots=max(1, call.plan.slots // 2),
+        disk_slots=call.plan.disk_slots // 2,
+        folder=call.plan.folder,
+    )
     length = call.engine.length
     engine = Replay(body, plan, length, None)
     wide = Call(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from elbowroom.host import Trimmer
 from elbowroom.keep.activations.entries import Identity, identity_of
 from elbowroom.keep.activations.untouched import is_plain
 from elbowroom.keep.loops.body import Body, Tensors, is_differentiable, leaves_of
@@ -51,7 +52,10 @@ class Recorder:
         most_bytes: float,
         constants: Iterable[Tensor],
         make_coder: Callable[[], Coder] = PlainCoder,
+        sites: int = 1,
     ) -> None:
+        """`sites` is how many tensors a step saves."""
+        self._sites = max(1, sites)
         self._relative, self._every, self._most = relative, every, most_bytes
         self._make_coder = make_coder
         self.held_bytes = self.peak_bytes = self.plain_bytes = 0
@@ -61,8 +65,11 @@ class Recorder:
         self._constants = {storage._cdata for storage in storages}
         # While these are held, nothing else gets their addresses.
         self._alive = [StorageWeakRef(storage) for storage in storages]
+        self._kept: dict[Identity, _Kept] = {}
         self._step = 0
         self._place = 0
+        # Where a frame was, small things come to lie that stay, and the next frame does not fit.
+        self._trimmer, self._seen_bytes = Trimmer(), 0
 
     @property
     def series(self) -> list[Series]:
@@ -72,6 +79,8 @@ class Recorder:
     def begin(self, number: int) -> None:
         """A step begins."""
         self._step, self._place = number, 0
+        self._trimmer.passed(self.plain_bytes - self._seen_bytes)
+        self._seen_bytes = self.plain_bytes
         if len(self._recent) > 64:
             alive = {k: v for k, v in self._recent.items() if not v[0].expired() and v[1]()}
             self._recent = alive
@@ -83,9 +92,11 @@ class Recorder:
         nbytes = tensor.numel() * tensor.element_size()
         storage = tensor.untyped_storage()._cdata
         is_leaf = tensor.requires_grad and tensor.grad_fn is None
-        if nbytes < LEAST_BYTES or storage in self._constants or is_leaf:
-            return _Kept(tensor)
         key = identity_of(tensor)
+        if nbytes < LEAST_BYTES or storage in self._constants or is_leaf:
+            if storage not in self._constants:
+                return _Kept(tensor)
+            return self._kept.setdefault(key, _Kept(tensor))
         known = self._recent.get(key)
         if known is not None and not known[0].expired() and (frame := known[1]()) is not None:
             return frame
@@ -93,8 +104,11 @@ class Recorder:
         place = self._place, tuple(tensor.shape), tensor.dtype, tensor.device
         self._place += 1
         if place not in self._series:
-            made = Series(self._make_coder(), self._relative, self._every, self._spend)
-            self._series[place] = made
+            # All sites together leave most of it to what is encoded.
+            waiting = self._most / 3 / self._sites
+            self._series[place] = Series(
+                self._make_coder(), self._relative, self._every, self._spend, waiting
+            )
         frame = Frame(tensor, self._step, self._series[place])
         self._recent[key] = StorageWeakRef(tensor.untyped_storage()), weakref.ref(frame)
         self._series[place].add(frame)
@@ -213,7 +227,7 @@ class History:
                     recorder.begin(number)
                     self._look(number, after)
                     after, outputs = body.run(after, [x[number] for x in slices], number)
-                    held.append(outputs)
+                    held.append([_without_rest(t) for t in outputs])
                     self.made += 1
                     number += 1
                     if self._until is not None and self._is_over(after):
@@ -229,3 +243,9 @@ class History:
         assert self._until is not None
         with torch.no_grad():
             return bool(self._until(self._body.structure.build(state)))
+
+
+def _without_rest(tensor: Tensor) -> Tensor:
+    """A view of a part would hold the whole field until the end."""
+    is_part = is_plain(tensor) and tensor.untyped_storage().nbytes() > 2 * tensor.nbytes
+    return tensor.clone() if is_part else tensor

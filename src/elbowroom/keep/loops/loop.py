@@ -247,7 +247,7 @@ class Loop:
         memory = self._memory
         if self._is_encoded:
             room = 2**62 if memory is None else memory
-            plan = plan_history(pilot, length, room, self._tolerance)
+            plan = plan_history(pilot, length, room)
             if plan is not None:
                 return plan, pilot
         assert memory is not None
@@ -270,6 +270,7 @@ class Loop:
                 plan.history_bytes,
                 pilot.constants,
                 self._encoding.coder,
+                sites=pilot.tape_tensors,
             )
 
         history = self._with_probe(body, plan, length, until, record)

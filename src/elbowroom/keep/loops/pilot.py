@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from elbowroom.host import TRIM_FROM_BYTES, trim_heap
 from elbowroom.keep.activations.entries import Identity, identity_of
 from elbowroom.keep.activations.untouched import is_plain
 from elbowroom.keep.loops.body import Body, Tensors, leaves_of
+from elbowroom.keep.loops.footprint import Footprint
 from elbowroom.keep.loops.parameters import refuse_forgotten, sequence_number
 from elbowroom.keep.surroundings import put_back
 
@@ -26,28 +28,41 @@ class Pilot:
     tape_bytes: int
     """What autograd keeps of a step, besides what was there before."""
 
+    step_bytes: int
+    """What a step with its backward has at once, tape and results included, at most."""
+
+    tape_tensors: int
+    """How many tensors that is."""
+
     constants: Tensors
     """Tensors that every step saves and none makes."""
 
 
 def try_out(body: Body, state: Tensors, inputs: Tensors, parameters: Tensors) -> Pilot:
     """Make a step a few times, and leave everything as it was."""
+    found = _try_out(body, state, inputs, parameters)
+    if found.step_bytes > TRIM_FROM_BYTES:
+        trim_heap()
+    return found
+
+
+def _try_out(body: Body, state: Tensors, inputs: Tensors, parameters: Tensors) -> Pilot:
     with put_back(*body.modules), torch.enable_grad():
         slices = [x[0].detach() for x in inputs]
         since = sequence_number()
         first, leaves, ends = _tape(body, state, slices)
         refuse_forgotten(ends, [*leaves, *parameters], body.step, since)
+        with Footprint() as footprint:
+            _, leaves, ends = _tape(body, state, slices)
+            _back(leaves, ends, parameters)
+        del leaves, ends
         start = time.perf_counter()
         second, leaves, ends = _tape(body, state, slices)
         tape_s = time.perf_counter() - start
         again = {key: tensor for key, tensor in second.items() if key in first}
         made = sum(t.nbytes for key, t in second.items() if key not in again)
         start = time.perf_counter()
-        asked = [t for t in leaves if t.requires_grad] + parameters
-        targets = [t for t in ends if t.requires_grad]
-        if targets and asked:
-            weights = [torch.ones_like(t) for t in targets]
-            torch.autograd.grad(targets, asked, weights, allow_unused=True)
+        _back(leaves, ends, parameters)
         backward_s = time.perf_counter() - start
         copies = [t.detach().clone() for t in state]
         with torch.no_grad():
@@ -60,8 +75,18 @@ def try_out(body: Body, state: Tensors, inputs: Tensors, parameters: Tensors) ->
         backward_s=backward_s,
         state_bytes=max(1, sum(t.nbytes for t in state)),
         tape_bytes=made,
+        step_bytes=footprint.peak_bytes,
+        tape_tensors=len(second) - len(again),
         constants=[*again.values(), *inputs],
     )
+
+
+def _back(leaves: Tensors, ends: Tensors, parameters: Tensors) -> None:
+    asked = [t for t in leaves if t.requires_grad] + parameters
+    targets = [t for t in ends if t.requires_grad]
+    if targets and asked:
+        weights = [torch.ones_like(t) for t in targets]
+        torch.autograd.grad(targets, asked, weights, allow_unused=True)
 
 
 def _tape(

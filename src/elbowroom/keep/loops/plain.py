@@ -18,15 +18,20 @@ def run_plainly(
     is_taped = torch.is_grad_enabled()
     stack = Stack(length)
     number = 0
+    value = body.structure.build(state)
     while length is None or number < length:
-        state, outputs = body.run(state, [x[number] for x in slices], number)
+        value = body.call(value, [x[number] for x in slices], number)
         if body.has_outputs:
+            value, outputs = body.part(value, number)
             held.append(outputs) if is_taped else stack.add(outputs)
+        if number == 0:
+            body.take(value, number)
         number += 1
         if until is not None:
             with torch.no_grad():
-                if bool(until(body.structure.build(state))):
+                if bool(until(value)):
                     break
+    state = body.take(value, number)
     if not is_taped:
         return state, stack.tensors()
     return state, [torch.stack(list(one)) for one in zip(*held, strict=True)]

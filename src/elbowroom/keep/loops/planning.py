@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from elbowroom.codec import Bound
 from elbowroom.errors import BudgetUnreachable
+from elbowroom.host import TRIM_FROM_BYTES
 from elbowroom.keep.loops.pilot import Pilot
 from elbowroom.keep.loops.plans import Plan
 from elbowroom.keep.loops.schedules import fewest_advances, placements
 
 # Of a gradient's relative error, the share that a value of the history may be off, relative to the
-# range of its frame: measured on waves, the gradient is off by two and a half to three and a half
-# times as much as the values are.
-SHARE = 0.25
+# range of its frame: measured on waves, the gradient is off by one to 1.7 times as much as the
+# values are.
+SHARE = 0.4
 
 # Bytes a second, encoded and decoded, until better is known.
 _CODED_BYTES_PER_S = 8e8
@@ -19,8 +19,12 @@ _CODED_BYTES_PER_S = 8e8
 # No frame is hoped to become smaller than that many times, anchors and interpolation together.
 _MOST_RATIO = 1000
 
-# Beside slots and tape: the state at hand, the one that a step makes, and gradients of both.
-_AT_HAND = 4
+# States around a step: the one at hand, the last one, and what gradients come in and go out.
+_AROUND = 5
+
+# What a step takes, and what it takes of the process: there are holes in the heap, and pages of
+# 2 MiB of which a tensor has a part.
+_HOLES = 2.2
 
 
 def choose(
@@ -37,7 +41,7 @@ def choose(
     replay, replay_s = plan_replay(pilot, length, memory_bytes)
     if tolerance == 0:
         return replay
-    history = plan_history(pilot, length, memory_bytes, tolerance, replay.slots)
+    history = plan_history(pilot, length, memory_bytes, replay.slots)
     if history is None:
         return replay
     steps = length or 1000
@@ -47,28 +51,33 @@ def choose(
 
 
 def plan_history(
-    pilot: Pilot, length: int | None, memory_bytes: int, tolerance: float, slots: int = 2
+    pilot: Pilot, length: int | None, memory_bytes: int, slots: int = 2
 ) -> Plan | None:
     """Keep the tape, encoded; None where no ratio would do."""
-    room = memory_bytes - _AT_HAND * pilot.state_bytes
+    room = memory_bytes - _surroundings(pilot)
     if room <= 0 or (length or 0) * pilot.tape_bytes / _MOST_RATIO > room:
         return None
     return Plan(
         kind="history",
         slots=slots,
-        bound=Bound.range_relative(SHARE * tolerance),
         history_bytes=room,
         reason=f"all that autograd keeps, {pilot.tape_bytes:,} bytes a step, is encoded",
     )
 
 
 def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Plan, float]:
-    """Keep some states; also the time it is expected to take, in seconds."""
+    """Keep some states; also the time it is expected to take, in seconds.
+
+    States are kept as they are: a step may well take differences of its state, which are small
+    beside the values, and an error of a state is not small beside them. What autograd saves is what
+    gradients are made of, and there an error stays what it is.
+    """
     steps = length or 1000
     best: tuple[float, int, int] | None = None
     segment = 1
     while segment <= steps:
-        room = memory_bytes - segment * pilot.tape_bytes - _AT_HAND * pilot.state_bytes
+        tape = _HOLES * (segment - 1) * pilot.tape_bytes
+        room = memory_bytes - tape - _surroundings(pilot)
         slots = int(room // pilot.state_bytes)
         if slots >= 1:
             units = -(-steps // segment)
@@ -80,7 +89,7 @@ def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Pl
                 best = seconds, segment, min(slots, units)
         segment = max(segment + 1, int(segment * 1.1))
     if best is None:
-        least = pilot.tape_bytes + (_AT_HAND + 1) * pilot.state_bytes
+        least = _surroundings(pilot) + pilot.state_bytes
         raise BudgetUnreachable(
             f"memory={memory_bytes:,} bytes is less than a single step takes: {least:,} bytes is "
             "the least, of which one state is kept and all others are made again"
@@ -97,3 +106,9 @@ def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Pl
         ),
         seconds,
     )
+
+
+def _surroundings(pilot: Pilot) -> int:
+    """What there is beside all that is kept: one step with its backward, and states around it."""
+    untrimmed = TRIM_FROM_BYTES if pilot.step_bytes > TRIM_FROM_BYTES else 0
+    return int(_HOLES * pilot.step_bytes) + _AROUND * pilot.state_bytes + untrimmed

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from elbowroom.codec import Bound
-
 Kind = Literal["full", "replay", "history"]
 Schedule = Literal["revolve", "periodic", "online"]
 
@@ -26,13 +24,7 @@ class Plan:
     """Steps that are taped at once."""
 
     schedule: Schedule = "revolve"
-    bound: Bound | None = None
-    """Of states in slots, or of the history; None keeps them as they are."""
-
-    every: int = 1
-    """Of the history, one frame in so many is encoded, and those between are interpolated."""
-
     history_bytes: float = float("inf")
-    """Most that encoded slots or a history may take."""
+    """Most that an encoded history may take."""
 
     reason: str = ""

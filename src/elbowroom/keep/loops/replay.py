@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elbowroom.host import Trimmer
 from elbowroom.keep.loops import schedules
 from elbowroom.keep.loops.body import Body, Stack, Tensors, is_differentiable, leaves_of
 from elbowroom.keep.loops.plans import Plan
-from elbowroom.keep.loops.slots import Copied, Disk, Encoded, Held, Slots
+from elbowroom.keep.loops.slots import Copied, Disk, Held, Pool, Slots
 from elbowroom.keep.surroundings import (
     is_same_randomness,
     put_back,
@@ -38,6 +39,7 @@ class Replay:
         self._capacity = plan.slots + plan.disk_slots
         self._disk = Disk(plan.folder) if plan.disk_slots else None
         self._memory_slots: set[int] = set(range(plan.slots))
+        self._pool = Pool()
         self._slots = Slots(self._put)
         self._kept: list[int] = []
 
@@ -89,6 +91,7 @@ class Replay:
         # A step may change its state in place, and this one is the user's.
         state = [t.detach().clone() for t in state]
         number, random = 0, random_state()
+        trimmer, nbytes = Trimmer(), sum(t.nbytes for t in state)
         is_random = False
         while self._limit is None or number < self._limit:
             if number % segment == 0:
@@ -105,6 +108,7 @@ class Replay:
             state, outputs = run(state, body.slices(inputs, number), number)
             self.made += 1
             number += 1
+            trimmer.passed(nbytes)
             if stack is not None:
                 stack.add(outputs)
             if self._until is not None and bool(self._until(body.structure.build(state))):
@@ -130,18 +134,12 @@ class Replay:
         return {unit * plan.segment for unit in found}
 
     def _is_full(self, count: int) -> bool:
-        if self._plan.bound is None:
-            return count >= self._capacity
-        most = self._plan.history_bytes
-        each = self._slots.nbytes / max(1, len(self._slots))
-        return count >= self._capacity or self._slots.nbytes + each > most
+        return count >= self._capacity
 
     def _put(self, state: Tensors, held: int) -> Held:
-        if self._plan.bound is not None and held:  # the first one is the user's, and exact
-            return Encoded.of(state, self._plan.bound)
         if self._disk is not None and held not in self._memory_slots:
             return self._disk.put(state)
-        return Copied.of(state)
+        return Copied(state, self._pool)
 
     def _go_back(self, turn: "Turn", inputs: Tensors) -> None:
         assert self.length is not None
@@ -184,6 +182,7 @@ class Turn:
         self._grads, self._output_grads = grads, output_grads
         self._inputs = inputs
         self._sums: Grads = [None] * len(parameters)
+        self._trimmer = Trimmer()
         self._input_grads: Grads = [
             torch.zeros_like(t) if t.requires_grad else None for t in inputs
         ]
@@ -194,6 +193,8 @@ class Turn:
 
     def reverse(self, state: Tensors, start: int, end: int) -> None:
         """Tape the steps from this state, and take gradients back over them."""
+        # A step makes and drops some fields for each that it has.
+        self._trimmer.passed((end - start) * 4 * sum(t.nbytes for t in state))
         leaves = leaves_of(state)
         taken: list[Tensors] = []
         targets: list[tuple[Tensor, Tensor | None]] = []

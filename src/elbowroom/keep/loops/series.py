@@ -33,7 +33,17 @@ _INTERPOLATED = (torch.float32, torch.float64)
 class Frame:
     """What autograd holds in place of one saved tensor."""
 
-    __slots__ = ("__weakref__", "coded", "layout", "nodes", "number", "raw", "series", "watch")
+    __slots__ = (
+        "__weakref__",
+        "coded",
+        "is_anchor",
+        "layout",
+        "nodes",
+        "number",
+        "raw",
+        "series",
+        "watch",
+    )
 
     def __init__(self, tensor: Tensor, number: int, series: "Series") -> None:
         self.number, self.series = number, series
@@ -41,6 +51,7 @@ class Frame:
         dense, self.layout = dense_form(tensor.detach())
         self.raw: Tensor | None = dense
         self.coded: Coded | None = None
+        self.is_anchor = False
         self.nodes: tuple[tuple[Frame, float], ...] = ()
 
     def tensor(self) -> Tensor:
@@ -59,8 +70,13 @@ class Series:
         relative: float,
         every: int | None,
         spend: Callable[[int], None],
+        most_waiting_bytes: float = math.inf,
     ) -> None:
-        """`every=None` finds the distance of anchors; `spend` is told what is held."""
+        """`every=None` finds the distance of anchors; `spend` is told what is held.
+
+        No more than `most_waiting_bytes` are held as they are, as far as that is possible.
+        """
+        self._most_waiting = most_waiting_bytes
         self._coder, self._relative, self._spend = coder, relative, spend
         self._is_free = every is None
         self._distance = every or 2
@@ -80,19 +96,23 @@ class Series:
         if self._anchors and frame.number <= (self._pending or [self._anchors[-1][0]])[-1].number:
             self.flush()
         self._pending.append(frame)
-        if not self._anchors or len(self._pending) >= self._distance:
+        # Beside those that wait, as many are decoded as a polynomial has nodes.
+        room = self._most_waiting / max(1, frame.raw.nbytes) - _NODES
+        if not self._anchors or len(self._pending) >= min(self._distance, max(2, room)):
             self._anchor()
 
     def flush(self) -> None:
         """No more frames come, or none that follow."""
         if self._pending:
             self._anchor()
+        self._spend(-sum(values.nbytes for _, values, _ in self._anchors))
         self._anchors = []
 
     def restore(self, frame: Frame) -> Tensor:
         """Decode or interpolate."""
         if frame.coded is not None:
-            return frame.coded.decode()
+            # A neighbour in time may have asked for it, and others will.
+            return self._decoded(frame) if frame.is_anchor else frame.coded.decode()
         return _combine([(self._decoded(node), weight) for node, weight in frame.nodes])
 
     def clear(self) -> None:
@@ -119,11 +139,14 @@ class Series:
         assert frame.raw is not None
         bound, most = self._bound(frame.raw, ANCHOR_SHARE if self._distance > 1 else 1.0)
         self._encode(frame, bound)
+        frame.is_anchor = True
         self.anchored += 1
         if self._distance == 1:
             return
         assert frame.coded is not None
-        self._anchors = [*self._anchors[-(_NODES - 1) :], (frame, frame.coded.decode(), most)]
+        values = frame.coded.decode()
+        self._spend(values.nbytes if len(self._anchors) < _NODES else 0)
+        self._anchors = [*self._anchors[-(_NODES - 1) :], (frame, values, most)]
         missed = sum(not self._interpolate(one) for one in between)
         self._adapt(len(between), missed)
 

@@ -1,18 +1,17 @@
-"""Places for states of a loop: in memory, on a disk, as they are or encoded."""
+"""Places for states of a loop: in memory or on a disk."""
 
+import mmap
 import os
 import tempfile
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from elbowroom.codec import Blob, Bound, decode, encode
 from elbowroom.codec.checksum import checksum
 from elbowroom.errors import CorruptData
 
@@ -36,49 +35,65 @@ class Held(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class Copied:
     """The tensors themselves: copies, since a step may change its state in place."""
 
-    tensors: Tensors
-    nbytes: int
-
-    @classmethod
-    def of(cls, tensors: Tensors) -> "Copied":
-        """Take copies."""
-        held = [tensor.detach().clone() for tensor in tensors]
-        return cls(held, sum(tensor.nbytes for tensor in held))
+    def __init__(self, tensors: Tensors, pool: "Pool | None" = None) -> None:
+        """Take copies, in memory of the pool where that is possible."""
+        self.nbytes = sum(tensor.nbytes for tensor in tensors)
+        plain = [t.detach() for t in tensors]
+        if pool is None or self.nbytes < _POOLED_BYTES or not all(_is_dense(t) for t in plain):
+            self.tensors = [tensor.clone() for tensor in plain]
+            return
+        self.tensors = pool.copy(plain, self)
 
     def load(self) -> Tensors:
         """Copies of them."""
         return [tensor.clone() for tensor in self.tensors]
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """The tensors within their bounds."""
+class Pool:
+    """Memory for slots beside the heap, used again and again.
 
-    parts: tuple["Blob | Tensor", ...]
-    nbytes: int
+    In the heap, states that stay a while leave holes between what comes and goes with every step,
+    and it would grow by as much as they take.
+    """
 
-    @classmethod
-    def of(cls, tensors: Tensors, bound: Bound) -> "Encoded":
-        """Encode what is large enough and not odd."""
-        parts = tuple(_encode(tensor.detach(), bound) for tensor in tensors)
-        return cls(parts, sum(part.nbytes for part in parts))
+    def __init__(self) -> None:
+        self._free: list[tuple[int, mmap.mmap]] = []
 
-    def load(self) -> Tensors:
-        """What was encoded, within the bound."""
-        return [p.clone() if isinstance(p, Tensor) else decode(p) for p in self.parts]
+    def copy(self, tensors: Tensors, holder: object) -> Tensors:
+        """Copies of dense tensors, whose place is free again when the holder is gone."""
+        sizes = [-(-t.nbytes // _ALIGNED) * _ALIGNED for t in tensors]
+        total = sum(sizes)
+        place = next((one for one in self._free if one[0] == total), None)
+        if place is None:
+            place = total, mmap.mmap(-1, total)
+        else:
+            self._free.remove(place)
+        weakref.finalize(holder, self._free.append, place).atexit = False
+        made, start = [], 0
+        for tensor, size in zip(tensors, sizes, strict=True):
+            flat = torch.frombuffer(
+                place[1], dtype=tensor.dtype, count=tensor.numel(), offset=start
+            )
+            copy = flat.as_strided(tensor.shape, tensor.stride())
+            made.append(copy.copy_(tensor))
+            start += size
+        return made
 
 
-LEAST_BYTES = 4096
+_POOLED_BYTES = 1 << 20
+_ALIGNED = 64
 
 
-def _encode(tensor: Tensor, bound: Bound) -> "Blob | Tensor":
-    if tensor.nbytes < LEAST_BYTES or tensor.is_complex() or tensor.layout != torch.strided:
-        return tensor.clone()
-    return encode(tensor, bound if tensor.is_floating_point() else Bound.lossless())
+def _is_dense(tensor: Tensor) -> bool:
+    is_plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
+    return (
+        is_plain
+        and tensor.numel() > 0
+        and bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
+    )
 
 
 class Disk:
@@ -106,7 +121,7 @@ class Disk:
                 LoopWarning,
                 stacklevel=2,
             )
-            return Copied.of(tensors)
+            return Copied(tensors)
         looks = [(t.dtype, tuple(t.shape), t.device) for t in tensors]
         return _OnDisk(self, offset, nbytes, looks, sums)
 

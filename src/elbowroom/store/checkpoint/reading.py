@@ -67,6 +67,14 @@ class Ahead:
             self._next += 1
         return self._coming.pop(number).result()
 
+    def check_end(self) -> None:
+        """Refuse a state that leaves tensors out: it is not the one that was saved."""
+        if len(self._asked) < self._count:
+            raise CorruptData(
+                f"the checkpoint's state has places for {len(self._asked)} of its {self._count} "
+                "tensors"
+            )
+
 
 class PartReader:
     """Reads what one rank has saved."""

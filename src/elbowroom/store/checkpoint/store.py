@@ -150,7 +150,9 @@ class Store:
             )
         try:
             with Ahead(self.reader(manifest, part), len(part.entries)) as ahead:
-                return unflatten(part.tree, ahead.tensor)
+                state = unflatten(part.tree, ahead.tensor)
+                ahead.check_end()
+                return state
         except RecursionError:
             raise CorruptData("the checkpoint's state is nested too deep to be read") from None
         except (IndexError, SyntaxError, Warning) as error:  # numpy's, of types that are none
