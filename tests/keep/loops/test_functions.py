@@ -116,3 +116,22 @@ def test_forward_mode_and_transforms_see_a_plain_loop() -> None:
     )
     found = torch.func.grad(lambda s: run(s).sum())(x)
     assert torch.allclose(found, torch.func.grad(lambda s: plain(step, s, 9).sum())(x))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
+def test_tangents_of_parameters_come_through() -> None:
+    speed = torch.tensor(0.3)
+    x = torch.linspace(0, 1, 5)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(speed, torch.tensor(1.0))
+
+        def step(state: Tensor) -> tuple[Tensor, Tensor]:
+            after = state + 0.1 * dual * torch.sin(state)
+            return after, after.sum()
+
+        for is_on in (True, False):
+            with torch.set_grad_enabled(is_on):
+                after, sums = er.loop(step, x, 7, outputs=True, parameters=dual, slots=2)
+            for found in (after, sums):
+                tangent = torch.autograd.forward_ad.unpack_dual(found).tangent
+                assert tangent is not None and tangent.abs().max() > 0

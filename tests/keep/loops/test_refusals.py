@@ -46,6 +46,14 @@ def test_a_tensor_computed_before_the_loop() -> None:
     assert speed.grad is not None and torch.allclose(speed.grad, 3 * 18 * speed.detach() ** 17)
 
 
+def test_parameters_of_which_one_was_computed_from_another() -> None:
+    speed = torch.tensor(0.5, requires_grad=True)
+    other = speed * 1.0
+    third = other + 1
+    with pytest.raises(InvalidArgument, match="computed from another"):
+        er.loop(lambda s: s * other + third, torch.ones(3), 9, parameters=(other, third), slots=2)
+
+
 def test_a_method_of_a_module_is_known() -> None:
     class Model(Cell):
         def advance(self, state: Tensor) -> Tensor:

@@ -2,10 +2,15 @@
 
 loop.py is the way in; plans.py, pilot.py and planning.py decide what is kept; schedules.py,
 slots.py and replay.py keep states and make steps again; series.py, coders.py and history.py encode
-the tape; functions.py makes it differentiable, to any order; probe.py measures what encoding does.
+the tape; patches.py, predictive.py, linear.py, network.py and learned.py predict frames from what
+was learned of them; functions.py makes it all differentiable, to any order; probe.py measures what
+encoding does.
 """
 
+from elbowroom.keep.loops.learned import LearnedCoder as LearnedCoder
+from elbowroom.keep.loops.linear import LinearCoder as LinearCoder
 from elbowroom.keep.loops.loop import Loop as Loop
 from elbowroom.keep.loops.loop import loop as loop
+from elbowroom.keep.loops.network import Network as Network
 from elbowroom.keep.loops.options import Encoding as Encoding
 from elbowroom.keep.loops.slots import LoopWarning as LoopWarning

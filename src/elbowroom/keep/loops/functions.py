@@ -112,7 +112,8 @@ class Backward(torch.autograd.Function):
             if not is_higher:
                 primals, grads = _fresh(ctx.call, primals), [g.detach() for g in grads]
             pushed = _push(ctx.call, primals, list(tangents))
-            asked = [p for p in primals if p.requires_grad]
+            wanted = ctx.needs_input_grad[2 + ctx.count :]
+            asked = [p for p, is_asked in zip(primals, wanted, strict=True) if is_asked]
             pairs = [
                 (dot, grad)
                 for dot, grad in zip(pushed, grads, strict=True)
@@ -125,7 +126,7 @@ class Backward(torch.autograd.Function):
                     dots, asked, weights, create_graph=is_higher, allow_unused=True
                 )
         mine = iter(found)
-        second = [next(mine) if p.requires_grad else None for p in primals]
+        second = [next(mine) if is_asked else None for is_asked in wanted]
         if not is_higher:
             pushed = [None if dot is None else dot.detach() for dot in pushed]
         return None, None, *pushed, *second

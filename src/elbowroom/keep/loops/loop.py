@@ -14,7 +14,7 @@ from elbowroom.keep.loops.careful import Careful
 from elbowroom.keep.loops.functions import Call, Engine, Forward
 from elbowroom.keep.loops.history import History, Recorder
 from elbowroom.keep.loops.options import Encoding, Store, read_slots, read_steps
-from elbowroom.keep.loops.parameters import find_parameters
+from elbowroom.keep.loops.parameters import find_parameters, find_tensors, refuse_dependent
 from elbowroom.keep.loops.pilot import Pilot, try_out
 from elbowroom.keep.loops.plain import is_transformed, run_plainly
 from elbowroom.keep.loops.planning import SHARE, choose, plan_history, plan_replay
@@ -151,10 +151,13 @@ class Loop:
         body = Body(self._step, structure, given, has_outputs=self._outputs)
         parameters = find_parameters(self._step, self._given)
         everything = [*tensors, *given.tensors, *parameters]
-        if not self._is_bounded or not torch.is_grad_enabled() or is_transformed(everything):
+        named = find_tensors(self._step, self._given)
+        is_wrapped = is_transformed([*tensors, *given.tensors, *named])
+        if not self._is_bounded or not torch.is_grad_enabled() or is_wrapped:
             self.plan = Plan(kind="full", reason="no bound was asked for, or no gradient")
             after, stacked = run_plainly(body, tensors, given.tensors, length, until)
             return self._pack(body, after, stacked)
+        refuse_dependent(parameters)
         self.plan, pilot = self._choose(body, tensors, given.tensors, parameters, length)
         if self.plan.kind == "full":
             after, stacked = run_plainly(body, tensors, given.tensors, length, until)

@@ -24,14 +24,41 @@ def modules_of(step: Callable[..., Any]) -> list[nn.Module]:
     return found
 
 
-def find_parameters(step: Callable[..., Any], given: Any) -> list[Tensor]:
-    """All tensors besides state and inputs that gradients are wanted of, each once."""
+def find_tensors(step: Callable[..., Any], given: Any) -> list[Tensor]:
+    """All that are named besides state and inputs, each once."""
     found: dict[int, Tensor] = {}
     for module in modules_of(step):
         found |= {id(p): p for p in module.parameters()}
     for tensor in _tensors_in(given):
         found.setdefault(id(tensor), tensor)
-    return [tensor for tensor in found.values() if tensor.requires_grad]
+    return list(found.values())
+
+
+def find_parameters(step: Callable[..., Any], given: Any) -> list[Tensor]:
+    """Those of them that gradients are wanted of."""
+    return [tensor for tensor in find_tensors(step, given) if tensor.requires_grad]
+
+
+def refuse_dependent(parameters: list[Tensor]) -> None:
+    """Refuse a parameter that was computed from another.
+
+    Its gradient would come to the other one twice: through the loop, and through what is behind it.
+    """
+    ends = {_edge(tensor) for tensor in parameters}
+    for tensor in parameters:
+        waiting = list(tensor.grad_fn.next_functions) if tensor.grad_fn is not None else []
+        seen = set(waiting)
+        while waiting:
+            edge = waiting.pop()
+            if edge in ends:
+                raise InvalidArgument(
+                    "one of parameters= was computed from another, so that its gradient would "
+                    "count twice: compute it inside of the step, or name only one of them"
+                )
+            if edge[0] is not None:
+                new = [following for following in edge[0].next_functions if following not in seen]
+                seen.update(new)
+                waiting += new
 
 
 def _tensors_in(given: Any) -> Iterator[Tensor]:

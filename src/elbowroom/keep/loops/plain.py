@@ -15,7 +15,8 @@ def run_plainly(
     """A for-loop."""
     slices = [x.unbind() if x.requires_grad else x for x in inputs]
     held: list[Tensors] = []
-    is_taped = torch.is_grad_enabled()
+    # In forward mode, outputs have tangents, which a copy into a larger tensor would lose.
+    is_taped = torch.is_grad_enabled() or forward_ad._current_level >= 0
     stack = Stack(length)
     number = 0
     value = body.structure.build(state)
