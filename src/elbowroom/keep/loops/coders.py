@@ -1,7 +1,7 @@
 """How one frame of a history is made small: each keeps its bound, whatever it is good at."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
@@ -28,6 +28,10 @@ class Coder(Protocol):
         """Encode a dense tensor of floats or integers."""
         ...
 
+    def tighten(self, by: int) -> None:
+        """Room is short (1): take more time for fewer bytes; or there is enough (-1)."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
@@ -42,18 +46,32 @@ class _Plain:
 
 
 class PlainCoder:
-    """The codec, which looks for its choices now and then, and else follows the frame before."""
+    """The codec: the fastest way first, and a smaller one each time that room becomes short.
+
+    It looks for its choices now and then, and else follows the frame before: what was best for a
+    quiet field at the start is slow and large for a lively one.
+    """
 
     def __init__(self) -> None:
         self._last: Blob | None = None
-        self._age = 0
+        self._age = self._level = 0
 
     def encode(self, frame: Tensor, bound: Bound) -> Coded:
         """Encode a frame."""
-        # What was best for a quiet field at the start is slow and large for a lively one.
         self._age = self._age % _RENEWED_AFTER + 1
-        self._last = encode(frame, bound, like=self._last if self._age > 1 else None)
+        like = self._last if self._age > 1 else None
+        codec, effort = _LEVELS[self._level]
+        self._last = encode(frame, bound, codec=codec, effort=effort, like=like)
         return _Plain(self._last)
+
+    def tighten(self, by: int) -> None:
+        """Take more time for fewer bytes, or less for more."""
+        level = min(max(self._level + by, 0), len(_LEVELS) - 1)
+        if level != self._level:
+            self._level, self._age = level, 0
 
 
 _RENEWED_AFTER = 32
+
+_Level = tuple[Literal["auto", "block"], Literal["speed", "ratio"]]
+_LEVELS: tuple[_Level, ...] = (("auto", "speed"), ("block", "ratio"), ("auto", "ratio"))

@@ -22,6 +22,9 @@ from elbowroom.keep.versions import Watch
 # What is smaller takes less than what is known about it.
 LEAST_BYTES = 8192
 
+# Steps between looks at where the bytes will end.
+_LOOKED_AHEAD = 32
+
 
 class Overflow(Exception):
     """The history takes more than it may."""
@@ -53,9 +56,11 @@ class Recorder:
         constants: Iterable[Tensor],
         make_coder: Callable[[], Coder] = PlainCoder,
         sites: int = 1,
+        length: int | None = None,
     ) -> None:
-        """`sites` is how many tensors a step saves."""
-        self._sites = max(1, sites)
+        """`sites` is how many tensors a step saves, `length` how many steps there will be."""
+        self._sites, self._length = max(1, sites), length
+        self._before = 0, 0
         self._relative, self._every, self._most = relative, every, most_bytes
         self._make_coder = make_coder
         self.held_bytes = self.peak_bytes = self.plain_bytes = 0
@@ -79,6 +84,8 @@ class Recorder:
     def begin(self, number: int) -> None:
         """A step begins."""
         self._step, self._place = number, 0
+        if number and number % _LOOKED_AHEAD == 0:
+            self._look_ahead(number)
         self._trimmer.passed(self.plain_bytes - self._seen_bytes)
         self._seen_bytes = self.plain_bytes
         if len(self._recent) > 64:
@@ -113,6 +120,19 @@ class Recorder:
         self._recent[key] = StorageWeakRef(tensor.untyped_storage()), weakref.ref(frame)
         self._series[place].add(frame)
         return frame
+
+    def _look_ahead(self, number: int) -> None:
+        """Tighten in time: what is encoded already stays as large as it is."""
+        then, held = self._before
+        self._before = number, self.held_bytes
+        rest = (self._length or 2 * number) - number
+        rate = max(0, self.held_bytes - held) / (number - then)
+        # A field that spreads takes more with every step: less so when most of them are made.
+        end = self.held_bytes + (1 + 0.3 * rest / (number + rest)) * rate * rest
+        by = 1 if end > self._most else -1 if end < 0.5 * self._most else 0
+        if by:
+            for series in self._series.values():
+                series.tighten(by)
 
     @staticmethod
     def unpack(held: "Frame | _Kept") -> Tensor:

@@ -246,8 +246,8 @@ class Loop:
             return kept, None
         if length == 0:
             return Plan(kind="full", reason="there is no step"), None
-        pilot = try_out(body, state, inputs, parameters)
         memory = self._memory
+        pilot = try_out(body, state, inputs, parameters, is_counted=memory is not None)
         if self._is_encoded:
             room = 2**62 if memory is None else memory
             plan = plan_history(pilot, length, room)
@@ -274,13 +274,18 @@ class Loop:
                 pilot.constants,
                 self._encoding.coder,
                 sites=pilot.tape_tensors,
+                length=length,
             )
 
         history = self._with_probe(body, plan, length, until, record)
         if self._memory is None:
             return history
-        fallback, _ = plan_replay(pilot, length, self._memory)
-        return Careful(history, lambda: Replay(body, fallback, length, until), body, self._gave_up)
+        memory = self._memory
+
+        def keep_states() -> Replay:
+            return Replay(body, plan_replay(pilot, length, memory)[0], length, until)
+
+        return Careful(history, keep_states, body, self._gave_up)
 
     def _with_probe(
         self,

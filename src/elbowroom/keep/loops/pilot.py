@@ -38,23 +38,32 @@ class Pilot:
     """Tensors that every step saves and none makes."""
 
 
-def try_out(body: Body, state: Tensors, inputs: Tensors, parameters: Tensors) -> Pilot:
-    """Make a step a few times, and leave everything as it was."""
-    found = _try_out(body, state, inputs, parameters)
+def try_out(
+    body: Body, state: Tensors, inputs: Tensors, parameters: Tensors, *, is_counted: bool
+) -> Pilot:
+    """Make a step a few times, and leave everything as it was.
+
+    Bytes are counted only if asked for: what counts them takes torch a second to load.
+    """
+    found = _try_out(body, state, inputs, parameters, is_counted)
     if found.step_bytes > TRIM_FROM_BYTES:
         trim_heap()
     return found
 
 
-def _try_out(body: Body, state: Tensors, inputs: Tensors, parameters: Tensors) -> Pilot:
+def _try_out(
+    body: Body, state: Tensors, inputs: Tensors, parameters: Tensors, is_counted: bool
+) -> Pilot:
     with put_back(*body.modules), torch.enable_grad():
         slices = [x[0].detach() for x in inputs]
         since = sequence_number()
         first, leaves, ends = _tape(body, state, slices)
         refuse_forgotten(ends, [*leaves, *parameters], body.step, since)
-        with Footprint() as footprint:
-            _, leaves, ends = _tape(body, state, slices)
-            _back(leaves, ends, parameters)
+        footprint = Footprint()
+        if is_counted:
+            with footprint:
+                _, leaves, ends = _tape(body, state, slices)
+                _back(leaves, ends, parameters)
         del leaves, ends
         start = time.perf_counter()
         second, leaves, ends = _tape(body, state, slices)

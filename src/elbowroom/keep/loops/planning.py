@@ -11,7 +11,7 @@ from elbowroom.keep.loops.schedules import fewest_advances, placements
 # Of a gradient's relative error, the share that a value of the history may be off, relative to the
 # range of its frame: measured on waves, the gradient is off by one to 1.7 times as much as the
 # values are.
-SHARE = 0.4
+SHARE = 0.5
 
 # Bytes a second, encoded and decoded, until better is known.
 _CODED_BYTES_PER_S = 8e8
@@ -19,12 +19,13 @@ _CODED_BYTES_PER_S = 8e8
 # No frame is hoped to become smaller than that many times, anchors and interpolation together.
 _MOST_RATIO = 1000
 
-# States around a step: the one at hand, the last one, and what gradients come in and go out.
-_AROUND = 5
+# States around a step: with slots, the one at hand, the last one, and what gradients come in and go
+# out; a history has the last one, and its gradient.
+_AROUND, _AROUND_HISTORY = 5, 2
 
-# What a step takes, and what it takes of the process: there are holes in the heap, and pages of
-# 2 MiB of which a tensor has a part.
-_HOLES = 2.2
+# What a step takes of the process, in what its tensors have: there are holes in the heap. Large
+# tensors lie on pages of 2 MiB, of which each has a part only.
+_HOLES, _LARGE_HOLES, _LARGE_BYTES = 1.2, 2.2, 2 << 20
 
 
 def choose(
@@ -38,10 +39,14 @@ def choose(
     """The plan that is expected to be the fastest."""
     if length is not None and length * pilot.tape_bytes <= memory_bytes:
         return Plan(kind="full", reason="all that autograd keeps fits")
-    replay, replay_s = plan_replay(pilot, length, memory_bytes)
-    if tolerance == 0:
-        return replay
-    history = plan_history(pilot, length, memory_bytes, replay.slots)
+    try:
+        replay, replay_s = plan_replay(pilot, length, memory_bytes)
+    except BudgetUnreachable:
+        history = plan_history(pilot, length, memory_bytes) if tolerance else None
+        if history is None:
+            raise
+        return history
+    history = plan_history(pilot, length, memory_bytes, replay.slots) if tolerance else None
     if history is None:
         return replay
     steps = length or 1000
@@ -54,7 +59,7 @@ def plan_history(
     pilot: Pilot, length: int | None, memory_bytes: int, slots: int = 2
 ) -> Plan | None:
     """Keep the tape, encoded; None where no ratio would do."""
-    room = memory_bytes - _surroundings(pilot)
+    room = memory_bytes - _surroundings(pilot, _AROUND_HISTORY)
     if room <= 0 or (length or 0) * pilot.tape_bytes / _MOST_RATIO > room:
         return None
     return Plan(
@@ -76,7 +81,7 @@ def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Pl
     best: tuple[float, int, int] | None = None
     segment = 1
     while segment <= steps:
-        tape = _HOLES * (segment - 1) * pilot.tape_bytes
+        tape = _holes(pilot) * (segment - 1) * pilot.tape_bytes
         room = memory_bytes - tape - _surroundings(pilot)
         slots = int(room // pilot.state_bytes)
         if slots >= 1:
@@ -108,7 +113,11 @@ def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Pl
     )
 
 
-def _surroundings(pilot: Pilot) -> int:
+def _surroundings(pilot: Pilot, around: int = _AROUND) -> int:
     """What there is beside all that is kept: one step with its backward, and states around it."""
     untrimmed = TRIM_FROM_BYTES if pilot.step_bytes > TRIM_FROM_BYTES else 0
-    return int(_HOLES * pilot.step_bytes) + _AROUND * pilot.state_bytes + untrimmed
+    return int(_holes(pilot) * pilot.step_bytes) + around * pilot.state_bytes + untrimmed
+
+
+def _holes(pilot: Pilot) -> float:
+    return _LARGE_HOLES if pilot.state_bytes >= _LARGE_BYTES else _HOLES

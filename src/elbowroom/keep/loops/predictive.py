@@ -179,6 +179,10 @@ class PredictiveCoder:
         found = self._predicted(frame, bound, tiling, (self._head,))
         return self._as_plain(frame, bound) if found is None else self._charge(found)
 
+    def tighten(self, by: int) -> None:
+        """Of frames that are not predicted."""
+        self._plain.tighten(by)
+
     def learn(self, patches: Tensor, tiling: Tiling) -> None:
         """Look at patches, in units of the bound; call `adopt` once enough was seen."""
         raise NotImplementedError

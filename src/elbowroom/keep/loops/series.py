@@ -86,6 +86,10 @@ class Series:
         self._patience = 0
         self.anchored = self.interpolated = self.alone = 0
 
+    def tighten(self, by: int) -> None:
+        """Room is short, or there is enough."""
+        self._coder.tighten(by)
+
     def add(self, frame: Frame) -> None:
         """The next one."""
         assert frame.raw is not None
