@@ -128,7 +128,10 @@ def distribute(run: Run, plan: Plan) -> Any:
     """Have the ranks share their gradients; return the model as it was."""
     plain: Any = run.model
     if plan.ranks > 1:
-        run.model = DistributedDataParallel(plain)  # pyright: ignore[reportAttributeAccessIssue]
+        # Else DDP sorts its buckets anew after its first step, in each life, and sums of four ranks
+        # come out in another order in that step than in a run that nothing has interrupted.
+        made: Any = DistributedDataParallel(plain, find_unused_parameters=True)
+        run.model = made
     return plain
 
 
@@ -307,8 +310,22 @@ def run_to_the_end(
         toll.kills_while_saving += any(folder.rglob("*.part"))
     found = [losses_of(child) for child in children]
     if found != expected or None in expected:
+        where = [_first_difference(one, other) for one, other in zip(found, expected, strict=True)]
+        resumed = [child.lines[:1] for child in children]
         said = (folder / "errors").read_text()[-3000:]
-        toll.faults.append(f"{plan}: other losses after {kills} kills: {said}")
+        toll.faults.append(
+            f"{plan}: other losses after {kills} kills, by ranks from step {where}, who told "
+            f"{resumed}: {said}"
+        )
+
+
+def _first_difference(found: list[str] | None, expected: list[str] | None) -> int | str | None:
+    if found is None or expected is None:
+        return "not told" if found is None else "not expected"
+    if len(found) != len(expected):
+        return f"{len(found)} losses, not {len(expected)}"
+    pairs = enumerate(zip(found, expected, strict=True))
+    return next((number for number, (one, other) in pairs if one != other), None)
 
 
 def kill_some(life: Life, draw: random.Random, toll: Toll) -> list[Child]:
@@ -328,7 +345,8 @@ def kill_some(life: Life, draw: random.Random, toll: Toll) -> list[Child]:
         child.kill()
     for child in life.children:
         if child not in doomed:
-            toll.survivors += child.bury(60.0)
+            # One that waits for the part of a rank that is gone would do so for minutes.
+            toll.survivors += child.bury(5.0)
     return doomed
 
 
