@@ -110,6 +110,9 @@ class ZfpCoder:
 
     plain: PlainCoder = field(default_factory=PlainCoder)
 
+    def tighten(self, by: int) -> None:
+        """It has one way only."""
+
     def encode(self, frame: Tensor, bound: er.Bound) -> Any:
         """Encode a frame."""
         if bound == er.Bound.lossless():

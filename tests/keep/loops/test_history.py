@@ -168,6 +168,16 @@ def test_constants_and_parameters_are_left_alone() -> None:
     assert engine.recorder.plain_bytes == 10 * 2 * 5000 * 4
 
 
+def test_small_tensors_are_not_worth_it() -> None:
+    x = torch.ones(100, requires_grad=True)
+    loop = er.Loop(torch.sin, tolerance=0.01, store="encoded")
+    loop(x, 9).sum().backward()
+    assert loop.plan is not None and loop.plan.kind == "full"
+    loop = er.Loop(torch.sin, tolerance=0.01, memory=20_000)
+    loop(x, 900).sum().backward()
+    assert loop.plan is not None and loop.plan.kind == "replay"
+
+
 def test_changes_in_place_are_noticed() -> None:
     def step(state: Tensor) -> Tensor:
         after = torch.sin(state)

@@ -17,6 +17,11 @@ class Footprint(TorchDispatchMode):
         self.peak_bytes = 0
         self._known: dict[int, Any] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Torch would load its compiler for that: a second, and 50 MB that count as the loop's.
+        return False
+
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:

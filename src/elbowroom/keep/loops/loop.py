@@ -253,7 +253,8 @@ class Loop:
             plan = plan_history(pilot, length, room)
             if plan is not None:
                 return plan, pilot
-        assert memory is not None
+        if memory is None:
+            return Plan(kind="full", reason="what a step keeps is too small to be encoded"), pilot
         plan = choose(pilot, length, memory_bytes=memory, tolerance=self._tolerance)
         return plan, pilot
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from elbowroom.errors import BudgetUnreachable
 from elbowroom.host import TRIM_FROM_BYTES
+from elbowroom.keep.loops.history import LEAST_BYTES
 from elbowroom.keep.loops.pilot import Pilot
 from elbowroom.keep.loops.plans import Plan
 from elbowroom.keep.loops.schedules import fewest_advances, placements
@@ -62,6 +63,8 @@ def plan_history(
     room = memory_bytes - _surroundings(pilot, _AROUND_HISTORY)
     if room <= 0 or (length or 0) * pilot.tape_bytes / _MOST_RATIO > room:
         return None
+    if pilot.tape_bytes < LEAST_BYTES * max(1, pilot.tape_tensors):
+        return None  # small tensors are kept as they are
     return Plan(
         kind="history",
         slots=slots,
