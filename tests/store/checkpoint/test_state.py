@@ -102,7 +102,10 @@ def test_what_cannot_be_held_is_named() -> None:
         ({"a": [object()]}, r"state\['a'\]\[0\] is a builtins.object, which a checkpoint cannot"),
         ({"f": print}, r"state\['f'\] is a builtins"),
         (defaultdict(lambda: 1), "defaultdict of <function"),
-        ({"a": np.array([object()])}, "numpy.ndarray"),
+        ({"a": np.array([object()])}, "numpy.ndarray of object"),
+        # Their short names are those of bytes without fields, which would come back in their place.
+        ({"a": np.zeros(2, [("x", "i4")])}, r"numpy.ndarray of \[\('x', '<i4'\)\], which"),
+        ({"a": np.zeros(2, [("x", "i4")])[0]}, "numpy.void of"),
         ({"n": 1 << 100_000}, "an integer of 100001 bits"),
     ]:
         with pytest.raises(InvalidArgument, match=said):

@@ -43,17 +43,19 @@ def layout_of(tensor: Tensor, where: str) -> Layout:
         raise InvalidArgument(
             f"{where} has no shape yet: run the model once before the first checkpoint"
         )
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.layout != torch.strided or tensor.is_nested or dtype not in DTYPES:
+        kind = "quantised" if dtype not in DTYPES else "nested" if tensor.is_nested else None
         raise InvalidArgument(
-            f"{where} is a {'quantised' if tensor.is_quantized else tensor.layout} tensor, which a "
-            "checkpoint cannot hold: return its dense parts from state_dict"
+            f"{where} is a {kind or tensor.layout} tensor, which a checkpoint cannot hold: return "
+            "its dense parts from state_dict"
         )
     if tensor.is_meta:
         raise InvalidArgument(f"{where} is a meta tensor: it has no values to save")
     shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-    if not tensor.is_contiguous() and not is_dense(shape, stride):
+    if not is_dense(shape, stride):
         stride = rows(shape)
-    return Layout(dtype=str(tensor.dtype).removeprefix("torch."), shape=shape, stride=stride)
+    return Layout(dtype=dtype, shape=shape, stride=stride)
 
 
 def rows(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -82,7 +84,8 @@ def check_layout(layout: Layout, nbytes: int, where: str) -> None:
     """Refuse what no tensor can be."""
     if layout.dtype not in DTYPES:
         raise CorruptData(f"{where} is of the type {layout.dtype[:40]!r}, which there is not")
-    if layout.nbytes != nbytes or not is_dense(layout.shape, layout.stride):
+    # Strides of what is empty lead nowhere, and are not looked at.
+    if layout.nbytes != nbytes or (nbytes and not is_dense(layout.shape, layout.stride)):
         raise CorruptData(
             f"{where} is described as {layout.shape} of {layout.dtype} with strides "
             f"{layout.stride}, which are not the {nbytes} bytes that it has"
@@ -91,4 +94,5 @@ def check_layout(layout: Layout, nbytes: int, where: str) -> None:
 
 def place_over(raw: Tensor, layout: Layout) -> Tensor:
     """The tensor of that layout over the memory of bytes."""
-    return raw.view(DTYPES[layout.dtype]).as_strided(layout.shape, layout.stride)
+    stride = layout.stride if layout.nbytes else rows(layout.shape)
+    return raw.view(DTYPES[layout.dtype]).as_strided(layout.shape, stride)

@@ -120,16 +120,23 @@ def _pack_scalar(value: Any, where: str, tensors: list[tuple[str, Tensor]]) -> A
         return {"device": str(value)}
     if kind is range:
         return {"range": [value.start, value.stop, value.step]}
-    if isinstance(value, np.generic) and not value.dtype.hasobject:
+    if isinstance(value, np.generic) and _is_told_by_text(value.dtype):
         return {"numpy": value.dtype.str, "scalar": value.tobytes().hex()}
-    if kind is np.ndarray and not value.dtype.hasobject:
+    if kind is np.ndarray and _is_told_by_text(value.dtype):
         whole = np.ascontiguousarray(value)
         tensors.append((where, torch.from_numpy(whole.reshape(-1).view(np.uint8).copy())))
         return {"numpy": value.dtype.str, "shape": list(value.shape), "at": len(tensors) - 1}
+    items = f" of {value.dtype}" if isinstance(value, np.ndarray | np.generic) else ""
     raise InvalidArgument(
-        f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold: "
-        "return tensors, arrays, numbers, strings, lists and dicts of them from state_dict"
+        f"{where} is a {kind.__module__}.{kind.__qualname__}{items}, which a checkpoint cannot "
+        "hold: return tensors, plain arrays, numbers, strings, lists and dicts of them from "
+        "state_dict"
     )
+
+
+def _is_told_by_text(dtype: np.dtype[Any]) -> bool:
+    """Whether its short name says all: that of types with fields, or of others' types, does not."""
+    return not dtype.hasobject and np.dtype(dtype.str) == dtype
 
 
 def _unpack(tree: Any, tensor_at: Callable[[int], Tensor], depth: int) -> Any:
