@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from elbowroom.codec.places import Windows
 from elbowroom.keep.activations.needs import Need, need_of
-from elbowroom.keep.activations.payloads import Payload, Raw
+from elbowroom.keep.activations.payloads import Payload, Raw, Spent
 from elbowroom.keep.activations.sites import Site
 from elbowroom.keep.versions import Watch
 
@@ -122,6 +122,12 @@ class Entry:
         self.payload = Raw(self.raw, owned)
         self.raw = None
         self.producer = None
+
+    def spend(self) -> None:
+        """Its tensor is about to be written over: nobody may ask for it again."""
+        if self.on_release is not None and self.payload is not None:
+            self.on_release(self.payload.nbytes)
+        self.on_release, self.payload, self.recent = None, Spent(), None
 
     @property
     def needs(self) -> set[Need]:

@@ -66,6 +66,8 @@ _NEEDS = {
     ("AdaptiveAvgPool3D", "self"): Need.NOTHING,
     ("NllLoss", "self"): Need.NOTHING,
     ("NllLoss2D", "self"): Need.NOTHING,
+    ("CrossEntropy", "rows"): Need.EXACT,
+    ("CrossEntropy", "weight"): Need.EXACT,
 }
 
 # Slots with a singularity or an edge within reach of an error: logarithms, roots, quotients,
@@ -85,7 +87,7 @@ _NEEDS.update(
 )
 
 # Backward takes the exponential of these: an error above this is no longer a small one.
-_LARGEST_BOUNDS = {("LogSoftmax", "result"): 0.5}
+_LARGEST_BOUNDS = {("LogSoftmax", "result"): 0.5, ("CrossEntropy", "logits"): 1.0}
 
 
 def largest_bound(uses: Any) -> float:

@@ -139,6 +139,21 @@ class Nothing:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """Nothing any more: backward has written over the values."""
+
+    method: str = "spent"
+    nbytes: int = 0
+
+    def restore(self) -> Tensor:
+        """Too late."""
+        raise RuntimeError(
+            "backward was interrupted after it had begun to write a gradient over saved values "
+            "(retain_graph was not set): run the forward again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Offloaded:
     """On disk, encoded or as it was."""
 

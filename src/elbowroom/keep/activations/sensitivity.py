@@ -298,6 +298,18 @@ def _log_softmax(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     effect.put(p, 0, energy(entry.values().float().exp() * total))
 
 
+def _cross_entropy(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
+    """Probabilities times exp(e) by its mean, but for those of the targets, which are exact."""
+    target, found = p.values("target"), p.inputs[0]
+    if target is None or found is None:
+        return
+    # Those to ignore have no gradient, wherever one looks.
+    index = target.clamp(0, found.shape[1] - 1).unsqueeze(1)
+    square = energy(found) - energy(found.gather(1, index))
+    spread = entry.bound / math.tanh(entry.bound)
+    effect.put(p, 0, square * (spread - 1) / spread / (entry.bound**2 / 3))
+
+
 def _attention(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     """Measured on the first sample: the backward once as it is, once with noise in the slot."""
     first = FirstSample.of(p.record)
@@ -368,6 +380,7 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("Softmax", "result"): _softmax,
     ("SafeSoftmax", "result"): _softmax,
     ("LogSoftmax", "result"): _log_softmax,
+    ("CrossEntropy", "logits"): _cross_entropy,
     ("MkldnnRnnLayer", "result0"): _recurrent,
     ("ScaledDotProductFlashAttentionForCpu", "query"): _attention,
     ("ScaledDotProductFlashAttentionForCpu", "key"): _attention,
