@@ -66,6 +66,41 @@ def test_products_with_inputs_outputs_and_states_without_gradients(how: str) -> 
         assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
+def test_products_through_a_norm_of_layers() -> None:
+    """Torch's third derivatives of it are wrong, and need not be asked for."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.LayerNorm(6), torch.nn.Tanh())
+    model, x = model.double(), start(dtype=torch.float64)
+    tensors = [x, *model.parameters()]
+    directions = [torch.ones_like(t) for t in tensors]
+    expected = product(plain(model, x, 9).pow(3).sum(), tensors, directions)
+    found = product(er.loop(model, x, 9, slots=2).pow(3).sum(), tensors, directions)
+    for one, other in zip(expected, found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_products_of_complex_numbers_and_steps_in_place() -> None:
+    turn = torch.tensor(0.9 + 0.2j, dtype=torch.complex128, requires_grad=True)
+    x = (torch.linspace(0, 1, 8, dtype=torch.float64) * (1 + 0.5j)).requires_grad_()
+
+    def step(state: Tensor) -> Tensor:
+        return (turn * state + 0.1 * state * state).mul_(turn)
+
+    tensors, directions = [x, turn], [torch.full_like(x, 1 - 1j), torch.ones_like(turn)]
+
+    def score(after: Tensor) -> Tensor:
+        return after.abs().pow(3).sum()
+
+    def real(run: Tensor) -> list[Tensor]:
+        first = grad(score(run), tensors, create_graph=True)
+        return list(grad(first, tensors, directions))
+
+    for one, other in zip(
+        real(plain(step, x, 7)), real(er.loop(step, x, 7, parameters=turn, slots=2)), strict=True
+    ):
+        assert torch.allclose(one, other, rtol=1e-10)
+
+
 def test_products_where_several_steps_are_taped_at_once() -> None:
     speed = torch.full((300,), 0.3, dtype=torch.float64).requires_grad_()
     state, direction = pulse(300, torch.float64), [torch.linspace(0, 1, 300)]
@@ -129,9 +164,24 @@ def test_tangents_of_parameters_come_through() -> None:
             after = state + 0.1 * dual * torch.sin(state)
             return after, after.sum()
 
-        for is_on in (True, False):
-            with torch.set_grad_enabled(is_on):
-                after, sums = er.loop(step, x, 7, outputs=True, parameters=dual, slots=2)
-            for found in (after, sums):
-                tangent = torch.autograd.forward_ad.unpack_dual(found).tangent
-                assert tangent is not None and tangent.abs().max() > 0
+        for named in (dual, ()):  # whether they are named or not
+            for is_on in (True, False):
+                with torch.set_grad_enabled(is_on):
+                    after, sums = er.loop(step, x, 7, outputs=True, parameters=named, slots=2)
+                for found in (after, sums):
+                    tangent = torch.autograd.forward_ad.unpack_dual(found).tangent
+                    assert tangent is not None and tangent.abs().max() > 0
+
+
+def test_transforms_of_what_is_not_named() -> None:
+    x, speeds = torch.linspace(0, 1, 5), torch.tensor([0.3, 0.6])
+
+    def run(speed: Tensor, *, is_plain: bool) -> Tensor:
+        step = lambda s: torch.sin(s * speed) + s  # noqa: E731
+        after = plain(step, x, 6) if is_plain else er.loop(step, x, 6, slots=2)
+        return after.square().sum()
+
+    for make in (torch.func.grad, lambda f: torch.func.vmap(torch.func.grad(f))):
+        given = speeds if make is not torch.func.grad else speeds[0]
+        expected = make(lambda k: run(k, is_plain=True))(given)
+        assert torch.allclose(make(lambda k: run(k, is_plain=False))(given), expected)

@@ -125,6 +125,68 @@ def test_inputs_and_outputs_of_every_step(how: str) -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("how", ["two slots", "five slots", "online", "disk", "budget"])
+def test_an_output_that_is_the_state_itself(how: str) -> None:
+    cell, x = Cell(), start()
+
+    def step(state: tuple[Tensor, Tensor]) -> Any:
+        now = cell(state[0]) * state[1].cos()
+        return (now, state[1] + now), {"path": now, "other": now.sin(), "again": now}
+
+    def gradient(**options: Any) -> list[Tensor]:
+        _, seen = er.loop(
+            step, (x, torch.ones_like(x)), 23, outputs=True, parameters=cell, **options
+        )
+        total = sum((seen[name] * (n + 1)).square().sum() for n, name in enumerate(seen))
+        assert isinstance(total, Tensor)
+        return gradients(total, x, *cell.parameters())
+
+    for one, other in zip(gradient(), gradient(**WAYS[how]), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_output_that_is_the_state_only_now_and_then() -> None:
+    cell, x = Cell(), start()
+
+    def step(state: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        after = cell(state)
+        return after, (after if number % 3 else after * 2)
+
+    def gradient(**options: Any) -> list[Tensor]:
+        _, seen = er.loop(step, x, 11, outputs=True, parameters=cell, **options)
+        return gradients(seen.square().sum(), x, *cell.parameters())
+
+    for one, other in zip(gradient(), gradient(slots=3), strict=True):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["two slots", "online", "budget", "nothing"])
+def test_results_may_be_changed_in_place(how: str) -> None:
+    x = torch.ones(30, requires_grad=True)
+    after, seen = er.loop(lambda s: (torch.sin(s), s * 2), x, 5, outputs=True, **WAYS[how])
+    (expected,) = gradients(2 * after.sum() + 3 * seen.sum(), x)
+    after, seen = er.loop(lambda s: (torch.sin(s), s * 2), x, 5, outputs=True, **WAYS[how])
+    after.mul_(2)
+    seen.mul_(3)
+    assert torch.allclose(gradients(after.sum() + seen.sum(), x)[0], expected)
+
+
+def test_a_limit_that_is_never_reached_takes_no_memory() -> None:
+    x = torch.zeros(3, requires_grad=True)
+    for options in (WAYS["two slots"], WAYS["nothing"]):
+        for is_on in (True, False):
+            with torch.set_grad_enabled(is_on):
+                after, seen = er.loop(
+                    lambda s: (s + 1, s),
+                    x,
+                    10**13,
+                    until=lambda s: s[0] > 5,
+                    outputs=True,
+                    **options,
+                )
+            assert seen.shape == (6, 3) and after.tolist() == [6, 6, 6]
+
+
 def test_inputs_may_be_items_of_a_list_and_a_step_may_ask_for_its_number() -> None:
     cell, x = Cell(), start()
     ways: list[dict[str, Any]] = [{"slots": 3}, {"memory": 20_000}, {}]

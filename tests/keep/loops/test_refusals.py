@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import elbowroom as er
 from elbowroom.errors import BudgetUnreachable, InvalidArgument
-from elbowroom.keep import LoopWarning
+from elbowroom.keep import Encoding, LoopWarning
 
-from .steps import Cell, start
+from .steps import Cell, plain, start
 
 BOUNDED: list[dict[str, Any]] = [{"slots": 2}, {"memory": "1 MB"}, {"memory": 60_000}]
 
@@ -44,6 +44,56 @@ def test_a_tensor_computed_before_the_loop() -> None:
         er.loop(lambda s: s * squared, torch.ones(3), 9, parameters=speed, slots=2)
     er.loop(lambda s: s * squared, torch.ones(3), 9, parameters=squared, slots=2).sum().backward()
     assert speed.grad is not None and torch.allclose(speed.grad, 3 * 18 * speed.detach() ** 17)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"slots": 2}, {"slots": 2, "schedule": "online"}, {"store": Encoding(relative=1e-3)}],
+)
+def test_a_parameter_that_only_a_later_step_uses(options: dict[str, Any]) -> None:
+    k = torch.tensor(0.5, requires_grad=True)
+    squared = k * k
+    x = torch.ones(4000, requires_grad=True)
+
+    def late(other: Tensor) -> Any:
+        return lambda s, n: torch.sin(s) * other if n > 3 else torch.sin(s)
+
+    with pytest.raises(InvalidArgument, match=r"uses other, .* pass parameters=\(other,\)"):
+        er.loop(late(k), x, 9, **options).sum().backward()
+    with pytest.raises(InvalidArgument, match="name that very tensor"):
+        er.loop(late(squared), x, 9, parameters=k, **options).sum().backward()
+    er.loop(late(k), x, 9, parameters=k, **options).sum().backward()
+
+
+@pytest.mark.parametrize("options", [{"slots": 2}, {"memory": 9000}])
+def test_a_state_or_input_that_a_step_uses_behind_its_back(options: dict[str, Any]) -> None:
+    x = torch.linspace(0.1, 1, 5).requires_grad_()
+    with pytest.raises(InvalidArgument, match=r"uses x, .* pass parameters=\(x,\)"):
+        er.loop(lambda s: torch.sin(s) + x, x, 90, **options)
+    after = er.loop(lambda s: torch.sin(s) + x, x, 90, parameters=x, **options)
+    (found,) = torch.autograd.grad(after.sum(), x)
+    (expected,) = torch.autograd.grad(plain(lambda s: torch.sin(s) + x, x, 90).sum(), x)
+    assert torch.allclose(found, expected)
+    force = torch.ones(90, 5, requires_grad=True)
+    with pytest.raises(InvalidArgument, match="uses force"):
+        er.loop(lambda s, f: torch.sin(s) + f + force[0], x, inputs=force, **options)
+
+
+@pytest.mark.parametrize("options", BOUNDED)
+def test_inputs_and_parameters_that_a_step_changes(options: dict[str, Any]) -> None:
+    x, force = torch.ones(700, requires_grad=True), torch.ones(100, 700)
+    with pytest.raises(InvalidArgument, match="changes its input in place"):
+        er.loop(lambda s, f: s * f.mul_(2), x, inputs=force, **options)
+    assert torch.equal(force, torch.ones(100, 700))
+    k = torch.ones(1, requires_grad=True)
+
+    def step(state: Tensor) -> Tensor:
+        with torch.no_grad():
+            k.mul_(1.1)
+        return state + k
+
+    with pytest.raises(InvalidArgument, match="changes one of its parameters in place"):
+        er.loop(step, x, 100, parameters=k, **options)
 
 
 def test_parameters_of_which_one_was_computed_from_another() -> None:

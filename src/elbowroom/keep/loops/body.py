@@ -5,13 +5,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from elbowroom.errors import InvalidArgument
-from elbowroom.keep.loops.parameters import modules_of, refuse_forgotten, sequence_number
+from elbowroom.keep.loops.conditions import Conditions
+from elbowroom.keep.loops.parameters import refuse_forgotten, sequence_number
 from elbowroom.keep.loops.structure import Structure, flatten
 
 Tensors = list[Tensor]
+Grads = list[Tensor | None]
+Targets = list[tuple[Tensor, Tensor | None]]
+"""What a step has made, with the gradient that comes to it."""
 
 
 class Inputs:
@@ -56,6 +60,9 @@ class Inputs:
 class Body:
     """One step, from tensors to tensors; looks at what it does to them."""
 
+    conditions: Conditions
+    """That every step finds; there are none in a plain loop."""
+
     def __init__(
         self, step: Callable[..., Any], structure: Structure, inputs: Inputs, *, has_outputs: bool
     ) -> None:
@@ -63,23 +70,49 @@ class Body:
         self.structure = structure
         self.inputs = inputs
         self.has_outputs = has_outputs
-        self.modules: list[nn.Module] = modules_of(step)
         self.output_structure: Structure | None = None
         self.is_in_place = False
         self.known: Tensors | None = None
-        """All that gradients flow to; None if that need not be checked."""
+        """Parameters that gradients flow to; None if that need not be checked."""
+        self._shared: set[tuple[int, int]] | None = None
         self._wants_number = inputs.given is None and _takes_two(step)
 
     def run(self, state: Tensors, slices: Tensors, number: int) -> tuple[Tensors, Tensors]:
         """Make a step: the state after it, and its outputs."""
         versions = [tensor._version for tensor in state]
-        result = self.call(self.structure.build(state), slices, number)
+        taken = [tensor._version for tensor in slices]
+        autocast = self.conditions.autocast
+        if autocast.is_needed:
+            with autocast.applied():
+                result = self.call(self.structure.build(state), slices, number)
+        else:
+            result = self.call(self.structure.build(state), slices, number)
         if any(t._version != v for t, v in zip(state, versions, strict=True)):
             self.is_in_place = True
+        if any(t._version != v for t, v in zip(slices, taken, strict=True)):
+            raise InvalidArgument(
+                f"step {number} changes its input in place, and would find it changed when it is "
+                "made again: change a copy of it, input.clone()"
+            )
         outputs: Tensors = []
         if self.has_outputs:
             result, outputs = self.part(result, number)
-        return self.take(result, number), outputs
+        after = self.take(result, number)
+        if outputs and self._shared != set():
+            same = {(k, n) for k, t in enumerate(outputs) for n, s in enumerate(after) if t is s}
+            self._shared = same if self._shared is None else self._shared & same
+        return after, outputs
+
+    @property
+    def shared(self) -> list[tuple[int, int]]:
+        """Outputs that are tensors of the state in every step: the number of either, in order."""
+        return sorted(self._shared or ())
+
+    def pull(
+        self, leaves: Tensors, slices: Tensors, number: int, grads: Grads, output_grads: Grads
+    ) -> Targets | None:
+        """A shorter way to take gradients back over one step, if there is one."""
+        return None
 
     def call(self, state: Any, slices: Tensors, number: int) -> Any:
         """Make a step of the user's own state, with nothing around it."""
@@ -116,7 +149,8 @@ class Body:
             leaves = leaves_of(state)
             takes = leaves_of(slices)
             # Not the leaves themselves: a step may change its state in place.
-            after, outputs = self.run([t.clone() for t in leaves], takes, number)
+            begin, given = [t.clone() for t in leaves], [t.clone() for t in takes]
+            after, outputs = self.run(begin, given, number)
             refuse_forgotten([*after, *outputs], [*leaves, *takes, *self.known], self.step, since)
         return [t.detach() for t in after], [t.detach() for t in outputs]
 
@@ -188,7 +222,7 @@ class Stack:
             whole[number] = tensor.detach()
 
     def tensors(self) -> Tensors:
-        """All of them, as far as the loop went."""
+        """All of them."""
         if self._length is None:
             return [torch.stack(held) for held in zip(*self._held, strict=True)]
-        return [whole[: self._count] for whole in self._whole]
+        return self._whole

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from elbowroom.keep.loops.body import Body, Tensors
+from elbowroom.keep.loops.body import Body, Grads, Tensors
 from elbowroom.keep.loops.history import History, Overflow
-from elbowroom.keep.loops.replay import Grads, Replay
-from elbowroom.keep.surroundings import copy_buffers, random_state, set_buffers, set_random_state
+from elbowroom.keep.loops.replay import Replay
 
 
 class Careful:
@@ -29,12 +28,13 @@ class Careful:
 
     def forward(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         """Run the loop, a second time if need be."""
-        random, buffers = random_state(), copy_buffers(self._body.modules)
+        conditions = self._body.conditions
+        buffers = conditions.statistics.copy()
         try:
             return self._engine.forward(state, inputs)
         except Overflow:
-            set_random_state(random)
-            set_buffers(self._body.modules, buffers)
+            conditions.rewind()
+            conditions.statistics.restore(buffers)
         self._engine = self._other()
         self._tell()
         return self._engine.forward(state, inputs)

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from elbowroom.keep.loops.body import Body, Inputs, Tensors, is_differentiable
+from elbowroom.keep.loops.body import Body, Grads, Inputs, Targets, Tensors, is_differentiable
+from elbowroom.keep.loops.hooks import unhooked
+from elbowroom.keep.loops.parameters import refuse_changed
 from elbowroom.keep.loops.plans import Plan
-from elbowroom.keep.loops.replay import Grads, Replay
+from elbowroom.keep.loops.replay import Replay
 from elbowroom.keep.loops.structure import Structure
 
 
@@ -58,6 +60,8 @@ class Call:
     plan: Plan
     states: int
     inputs: int
+    parameters: Tensors
+    """Those of the user, not what autograd makes of them when it saves them."""
 
     def split(self, tensors: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """State, inputs and parameters."""
@@ -72,7 +76,9 @@ class Forward(torch.autograd.Function):
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Run it."""
         state, inputs, _ = call.split(tensors)
-        after, outputs = call.engine.forward(state, inputs)
+        with refuse_changed(call.parameters):
+            after, outputs = call.engine.forward(state, inputs)
+        call.body.conditions.statistics.settle()
         ctx.call = call
         ctx.save_for_backward(*tensors)
         results = _own([*after, *outputs], tensors)
@@ -108,7 +114,7 @@ class Backward(torch.autograd.Function):
         tensors = ctx.saved_tensors
         grads, primals = list(tensors[: ctx.count]), list(tensors[ctx.count :])
         is_higher = torch.is_grad_enabled()
-        with torch.enable_grad():
+        with torch.enable_grad(), unhooked(ctx.call.parameters):
             if not is_higher:
                 primals, grads = _fresh(ctx.call, primals), [g.detach() for g in grads]
             pushed = _push(ctx.call, primals, list(tangents))
@@ -134,9 +140,10 @@ class Backward(torch.autograd.Function):
 
 def _go_back(call: Call, grads: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Any]:
     state, inputs, parameters = call.split(tensors)
-    found = call.engine.backward(
-        state, inputs, parameters, list(grads[: call.states]), list(grads[call.states :])
-    )
+    with unhooked(call.parameters):
+        found = call.engine.backward(
+            state, inputs, parameters, list(grads[: call.states]), list(grads[call.states :])
+        )
     flat = [grad for part in found for grad in part]
     return [g if t.requires_grad else None for g, t in zip(flat, tensors, strict=True)]
 
@@ -188,10 +195,13 @@ def _push(call: Call, primals: Tensors, tangents: list[Tensor | None]) -> list[T
         plan=plan,
         states=len(state) + len(dots),
         inputs=len(inputs) + len(more),
+        parameters=call.parameters,
     )
-    results = list(
-        Forward.apply(wide, *state, *dots, *inputs, *more, *parameters, *constants)  # pyright: ignore[reportArgumentType]
-    )
+    with call.body.conditions.put_back():
+        call.body.conditions.rewind()
+        results = list(
+            Forward.apply(wide, *state, *dots, *inputs, *more, *parameters, *constants)  # pyright: ignore[reportArgumentType]
+        )
     pushed: list[Tensor | None] = [None] * len(state)
     for place, n in enumerate(moving):
         pushed[n] = results[len(state) + place]
@@ -221,11 +231,12 @@ class Tangent(Body):
         self.output_count = 0
         self.moving_outputs: list[int] = []
         self.is_in_place = False
-        self.modules = inner.modules
+        self.conditions = inner.conditions
         self.inputs = Inputs(None)
         self.has_outputs = inner.has_outputs
         self.output_structure = None
         self.known = None
+        self._shared = set()
         self.step = inner.step
 
     def set(self, moving: list[int], flowing: list[int], constants: Tensors) -> None:
@@ -260,6 +271,49 @@ class Tangent(Body):
         if is_taped:
             return results
         return [t.detach() for t in results[0]], [t.detach() for t in results[1]]
+
+    def pull(
+        self, leaves: Tensors, slices: Tensors, number: int, grads: Grads, output_grads: Grads
+    ) -> Targets | None:
+        """Gradients of states and tangents, without a tape of the tangents themselves.
+
+        With u the gradient of the tangents after the step, u . J v = (J^T u) . v: its gradient by v
+        is J^T u, and that by the state is found by differentiating J^T u once. On a tape of J v it
+        would be the third derivative of the step, of which torch's own are not all right: that of
+        a norm of layers takes its mean for a constant.
+        """
+        count = self.inner.structure.count
+        primal, dots = leaves[:count], leaves[count:]
+        given, given_dots = slices[: self._inputs], slices[self._inputs :]
+        start = [t.clone() for t in primal] if self.inner.is_in_place else primal
+        after, outputs = self.inner.run(start, given, number)
+        moving = [n for n, t in enumerate(outputs) if is_differentiable(t)]
+        ends = [after[n] for n in self._moving] + [outputs[n] for n in moving]
+        coming = [*grads[count:], *output_grads[len(outputs) :]]
+        starts = [primal[n] for n in self._moving] + [given[n] for n in self._flowing]
+        along = [*dots, *given_dots, *self._constants]
+        pairs = [
+            (s, v)
+            for s, v in zip([*starts, *self._parameters], along, strict=True)
+            if s.requires_grad
+        ]
+        live = [
+            (t, u) for t, u in zip(ends, coming, strict=True) if t.requires_grad and u is not None
+        ]
+        targets: Targets = [
+            *zip(after, grads[:count], strict=True),
+            *zip(outputs, output_grads[: len(outputs)], strict=True),
+        ]
+        if not live or not pairs:
+            return targets
+        results, weights = zip(*live, strict=True)
+        pulled: Any = torch.autograd.grad(
+            results, [s for s, _ in pairs], weights, create_graph=True, allow_unused=True
+        )
+        for found, (_, v) in zip(pulled, pairs, strict=True):
+            if found is not None:
+                targets += [(found, v.detach()), (v.view_as(v), found.detach())]
+        return targets
 
 
 def _leaf(tensor: Tensor) -> Tensor:

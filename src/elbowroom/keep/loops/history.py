@@ -11,12 +11,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from elbowroom.host import Trimmer
 from elbowroom.keep.activations.entries import Identity, identity_of
 from elbowroom.keep.activations.untouched import is_plain
-from elbowroom.keep.loops.body import Body, Tensors, is_differentiable, leaves_of
+from elbowroom.keep.loops.body import Body, Grads, Tensors, is_differentiable, leaves_of
 from elbowroom.keep.loops.coders import Coder, PlainCoder
+from elbowroom.keep.loops.parameters import refuse_forgotten, sequence_number
 from elbowroom.keep.loops.plans import Plan
-from elbowroom.keep.loops.replay import Grads, Until
+from elbowroom.keep.loops.replay import Until
 from elbowroom.keep.loops.series import Frame, Series
-from elbowroom.keep.surroundings import put_back
 from elbowroom.keep.versions import Watch
 
 # What is smaller takes less than what is known about it.
@@ -175,6 +175,7 @@ class History:
         self.recorder: Recorder | None = None
         self._starts: Tensors = []
         self._ends: Tensors = []
+        self._since = 0
 
     @property
     def held_bytes(self) -> int:
@@ -206,11 +207,13 @@ class History:
         output_grads: Grads,
     ) -> tuple[Grads, Grads, Grads]:
         """Gradients of the first state, the inputs and the parameters."""
-        with put_back(*self._body.modules):
+        with self._body.conditions.put_back():
             try:
                 if not self._starts:  # a second backward: nothing is left of the first
                     self._until, self._limit = None, self.length
+                    self._body.conditions.rewind()
                     self._record(state, inputs)
+                self._refuse_forgotten(parameters)
                 asked = [t for t in (*self._starts, *parameters) if t.requires_grad]
                 ends = zip(self._ends, [*grads, *output_grads], strict=True)
                 pairs = [(t, g) for t, g in ends if t.requires_grad and g is not None]
@@ -239,6 +242,7 @@ class History:
         held: list[Tensors] = []
         number = 0
         with torch.enable_grad():
+            self._since = sequence_number()
             # Not slices of it: the backward of each would be as large as all of them.
             slices = [x.unbind() if x.requires_grad else x for x in takes]
             after = [t.clone() for t in leaves] if body.is_in_place else list(leaves)
@@ -258,6 +262,11 @@ class History:
         self.length = number
         self._starts, self._ends = [*leaves, *takes], [*after, *stacked]
         return after, stacked
+
+    def _refuse_forgotten(self, parameters: Tensors) -> None:
+        """A later step may use what the first one did not."""
+        if self._body.known is not None:
+            refuse_forgotten(self._ends, [*self._starts, *parameters], self._body.step, self._since)
 
     def _is_over(self, state: Tensors) -> bool:
         assert self._until is not None

@@ -9,18 +9,20 @@ import torch
 from torch import Tensor
 
 from elbowroom.errors import InvalidArgument
-from elbowroom.keep.loops.body import Body, Inputs, Tensors
+from elbowroom.keep.loops.body import Body, Grads, Inputs, Tensors
 from elbowroom.keep.loops.careful import Careful
+from elbowroom.keep.loops.conditions import Conditions
 from elbowroom.keep.loops.functions import Call, Engine, Forward
 from elbowroom.keep.loops.history import History, Recorder
+from elbowroom.keep.loops.hooks import unhooked
 from elbowroom.keep.loops.options import Encoding, Store, read_slots, read_steps
-from elbowroom.keep.loops.parameters import find_parameters, find_tensors, refuse_dependent
+from elbowroom.keep.loops.parameters import find_parameters, refuse_changed, refuse_dependent
 from elbowroom.keep.loops.pilot import Pilot, try_out
 from elbowroom.keep.loops.plain import is_transformed, run_plainly
 from elbowroom.keep.loops.planning import SHARE, choose, plan_history, plan_replay
 from elbowroom.keep.loops.plans import Plan, Schedule
 from elbowroom.keep.loops.probe import Probe, Probed, feed, relative_error
-from elbowroom.keep.loops.replay import Grads, Replay, Until
+from elbowroom.keep.loops.replay import Replay, Until
 from elbowroom.keep.loops.slots import LoopWarning
 from elbowroom.keep.loops.structure import flatten
 from elbowroom.keep.surroundings import random_state, set_random_state
@@ -151,18 +153,17 @@ class Loop:
         body = Body(self._step, structure, given, has_outputs=self._outputs)
         parameters = find_parameters(self._step, self._given)
         everything = [*tensors, *given.tensors, *parameters]
-        named = find_tensors(self._step, self._given)
-        is_wrapped = is_transformed([*tensors, *given.tensors, *named])
-        if not self._is_bounded or not torch.is_grad_enabled() or is_wrapped:
+        if not self._is_bounded or not torch.is_grad_enabled() or is_transformed():
             self.plan = Plan(kind="full", reason="no bound was asked for, or no gradient")
             after, stacked = run_plainly(body, tensors, given.tensors, length, until)
             return self._pack(body, after, stacked)
         refuse_dependent(parameters)
+        body.conditions = Conditions(self._step, self._given, everything)
         self.plan, pilot = self._choose(body, tensors, given.tensors, parameters, length)
         if self.plan.kind == "full":
             after, stacked = run_plainly(body, tensors, given.tensors, length, until)
             return self._pack(body, after, stacked)
-        body.known = [*tensors, *given.tensors, *parameters]
+        body.known = parameters
         self.engine = self._make_engine(body, length, until, pilot)
         call = Call(
             engine=self.engine,
@@ -170,6 +171,7 @@ class Loop:
             plan=self.plan,
             states=len(tensors),
             inputs=len(given.tensors),
+            parameters=parameters,
         )
         results: Any = Forward.apply(call, *everything)
         return self._pack(body, list(results[: len(tensors)]), list(results[len(tensors) :]))
@@ -247,7 +249,8 @@ class Loop:
         if length == 0:
             return Plan(kind="full", reason="there is no step"), None
         memory = self._memory
-        pilot = try_out(body, state, inputs, parameters, is_counted=memory is not None)
+        with unhooked(parameters), refuse_changed(parameters):
+            pilot = try_out(body, state, inputs, parameters, is_counted=memory is not None)
         if self._is_encoded:
             room = 2**62 if memory is None else memory
             plan = plan_history(pilot, length, room)

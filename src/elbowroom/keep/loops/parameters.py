@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -85,6 +86,18 @@ def sequence_number() -> int:
     return node._sequence_nr()
 
 
+@contextmanager
+def refuse_changed(parameters: list[Tensor]) -> Iterator[None]:
+    """Refuse a step that changes a parameter in place: made again, it would find another one."""
+    before = [p._version for p in parameters]
+    yield
+    if [p._version for p in parameters] != before:
+        raise InvalidArgument(
+            "the step changes one of its parameters in place, and would find it changed when it is "
+            "made again: put what changes from step to step into the state"
+        )
+
+
 def refuse_forgotten(
     results: Iterable[Tensor], known: Iterable[Tensor], step: Any, since: int
 ) -> None:
@@ -94,8 +107,25 @@ def refuse_forgotten(
     it must end in what is known, and not go on into what was computed before the step.
     """
     ends = {_edge(tensor) for tensor in known if tensor.requires_grad}
-    waiting = [_edge(tensor) for tensor in results if tensor.grad_fn is not None]
-    seen = set(waiting)
+    first = [_edge(tensor) for tensor in results if tensor.grad_fn is not None]
+    waiting, seen = list(first), set(first)
+    while waiting:
+        edge = waiting.pop()
+        if edge in ends:
+            continue
+        following = edge[0].next_functions
+        if not following or edge[0]._sequence_nr() < since:
+            _name_forgotten(first, ends, step, since)
+            return
+        for other in following:
+            if other not in seen and other[0] is not None:
+                seen.add(other)
+                waiting.append(other)
+
+
+def _name_forgotten(first: list[Any], ends: set[Any], step: Any, since: int) -> None:
+    """The same walk, with a look at every node: slower, and it says what was found."""
+    waiting, seen = list(first), set(first)
     while waiting:
         node, _ = edge = waiting.pop()
         if edge in ends:
@@ -105,8 +135,8 @@ def refuse_forgotten(
         if node._sequence_nr() < since:
             raise InvalidArgument(
                 f"the step uses a tensor that was computed before the loop (by {node.name()}) and "
-                "requires gradients, and it is neither in the state nor among the inputs, so that "
-                "its gradient would be lost: name that very tensor in parameters=, or detach it"
+                "requires gradients, and does not get it as an argument, so that its gradient "
+                "would be lost: name that very tensor in parameters=, or detach it"
             )
         for following in node.next_functions:
             if following[0] is not None and following not in seen:
@@ -125,8 +155,8 @@ def _forgotten(tensor: Tensor, step: Any) -> InvalidArgument:
     name = _name_of(tensor, step)
     return InvalidArgument(
         f"the step uses {name + ', ' if name else ''}a tensor of shape {list(tensor.shape)} that "
-        "requires gradients, and it is neither in the state nor among the inputs, so that its "
-        f"gradient would be lost: pass parameters=({name or 'that tensor'},), or detach it"
+        "requires gradients, and does not get it as an argument, so that its gradient would be "
+        f"lost: pass parameters=({name or 'that tensor'},), or detach it"
     )
 
 

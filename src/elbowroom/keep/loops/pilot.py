@@ -12,7 +12,6 @@ from elbowroom.keep.activations.untouched import is_plain
 from elbowroom.keep.loops.body import Body, Tensors, leaves_of
 from elbowroom.keep.loops.footprint import Footprint
 from elbowroom.keep.loops.parameters import refuse_forgotten, sequence_number
-from elbowroom.keep.surroundings import put_back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +53,8 @@ def try_out(
 def _try_out(
     body: Body, state: Tensors, inputs: Tensors, parameters: Tensors, is_counted: bool
 ) -> Pilot:
-    with put_back(*body.modules), torch.enable_grad():
-        slices = [x[0].detach() for x in inputs]
+    with body.conditions.put_back(), torch.enable_grad():
+        slices = [x[0].detach().clone() for x in inputs]
         since = sequence_number()
         first, leaves, ends = _tape(body, state, slices)
         refuse_forgotten(ends, [*leaves, *parameters], body.step, since)

@@ -15,9 +15,9 @@ def run_plainly(
     """A for-loop."""
     slices = [x.unbind() if x.requires_grad else x for x in inputs]
     held: list[Tensors] = []
-    # In forward mode, outputs have tangents, which a copy into a larger tensor would lose.
-    is_taped = torch.is_grad_enabled() or forward_ad._current_level >= 0
-    stack = Stack(length)
+    # Outputs may have tangents or more dimensions, which a copy into a larger tensor would lose.
+    is_taped = torch.is_grad_enabled() or is_transformed()
+    stack = Stack(length if until is None else None)
     number = 0
     value = body.structure.build(state)
     while length is None or number < length:
@@ -38,11 +38,10 @@ def run_plainly(
     return state, [torch.stack(list(one)) for one in zip(*held, strict=True)]
 
 
-def is_transformed(tensors: Tensors) -> bool:
-    """Inside of torch.func or forward mode, which see through plain loops only."""
+def is_transformed() -> bool:
+    """Inside of torch.func or forward mode, which see through plain loops only.
+
+    Whatever the step uses may be part of that, and not only what is named.
+    """
     core: Any = torch._C
-    if any(core._functorch.is_functorch_wrapped_tensor(t) for t in tensors):
-        return True
-    if forward_ad._current_level < 0:
-        return False
-    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    return forward_ad._current_level >= 0 or core._functorch.peek_interpreter_stack() is not None

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from elbowroom.keep.loops.body import Body, Tensors
+from elbowroom.keep.loops.body import Body, Grads, Tensors
 from elbowroom.keep.loops.functions import Engine
-from elbowroom.keep.loops.replay import Grads
 from elbowroom.keep.surroundings import random_state, set_random_state
 
 # Steps of a window: long enough for interpolation to get going.

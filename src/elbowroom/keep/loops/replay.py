@@ -4,22 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from elbowroom.host import Trimmer
 from elbowroom.keep.loops import schedules
-from elbowroom.keep.loops.body import Body, Stack, Tensors, is_differentiable, leaves_of
+from elbowroom.keep.loops.body import Body, Grads, Stack, Tensors
 from elbowroom.keep.loops.plans import Plan
 from elbowroom.keep.loops.slots import Copied, Disk, Held, Pool, Slots
-from elbowroom.keep.surroundings import (
-    is_same_randomness,
-    put_back,
-    random_state,
-    set_random_state,
-)
+from elbowroom.keep.loops.turn import Turn
+from elbowroom.keep.surroundings import is_same_randomness, random_state, set_random_state
 
 Until = Callable[[Any], Any]
-Grads = list[Tensor | None]
 
 
 class Replay:
@@ -45,7 +39,7 @@ class Replay:
 
     def forward(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         """Run the loop; return its last state and the outputs of all steps."""
-        stack = Stack(self._limit)
+        stack = Stack(self._limit if self._until is None else None)
         try:
             with torch.no_grad():
                 return self._sweep(state, inputs, stack), stack.tensors()
@@ -73,11 +67,12 @@ class Replay:
     ) -> tuple[Grads, Grads, Grads]:
         """Gradients of the first state, the inputs and the parameters."""
         turn = Turn(self._body, inputs, parameters, grads, output_grads)
-        with put_back(*self._body.modules):
+        with self._body.conditions.put_back():
             try:
                 if not self._kept and self.length:
                     with torch.no_grad():  # a second backward: nothing is left of the first
                         self._until, self._limit = None, self.length
+                        self._body.conditions.rewind()
                         self._sweep(state, inputs, None)
                 self._go_back(turn, inputs)
             finally:
@@ -141,7 +136,7 @@ class Replay:
             return self._disk.put(state)
         return Copied(state, self._pool)
 
-    def _go_back(self, turn: "Turn", inputs: Tensors) -> None:
+    def _go_back(self, turn: Turn, inputs: Tensors) -> None:
         assert self.length is not None
         segment = self._plan.segment
         units = -(-self.length // segment)
@@ -165,79 +160,3 @@ class Replay:
                 for number in range(start, end):
                     state, _ = self._body.run(state, self._body.slices(inputs, number), number)
                     self.made += 1
-
-
-class Turn:
-    """Gradients on their way back through a loop, a stretch of steps at a time."""
-
-    def __init__(
-        self,
-        body: Body,
-        inputs: Tensors,
-        parameters: Tensors,
-        grads: Grads,
-        output_grads: Grads,
-    ) -> None:
-        self._body, self._parameters = body, parameters
-        self._grads, self._output_grads = grads, output_grads
-        self._inputs = inputs
-        self._sums: Grads = [None] * len(parameters)
-        self._trimmer = Trimmer()
-        self._input_grads: Grads = [
-            torch.zeros_like(t) if t.requires_grad else None for t in inputs
-        ]
-
-    def results(self) -> tuple[Grads, Grads, Grads]:
-        """Of the state, the inputs and the parameters."""
-        return self._grads, self._input_grads, self._sums
-
-    def reverse(self, state: Tensors, start: int, end: int) -> None:
-        """Tape the steps from this state, and take gradients back over them."""
-        # A step makes and drops some fields for each that it has.
-        self._trimmer.passed((end - start) * 4 * sum(t.nbytes for t in state))
-        leaves = leaves_of(state)
-        taken: list[Tensors] = []
-        targets: list[tuple[Tensor, Tensor | None]] = []
-        with torch.enable_grad():
-            after = [t.clone() for t in leaves] if self._body.is_in_place else list(leaves)
-            for number in range(start, end):
-                slices = [
-                    x[number].detach().requires_grad_(g is not None)
-                    for x, g in zip(self._inputs, self._input_grads, strict=True)
-                ]
-                taken.append(slices)
-                after, outputs = self._body.run(after, slices, number)
-                for output, grad in zip(outputs, self._output_grads, strict=True):
-                    targets.append((output, None if grad is None else grad[number]))
-            # First the gradient so far, then that of each use, in the order of plain autograd:
-            # the node made last runs first, and sums have the same bits.
-            views = [
-                (p.view_as(p), total)
-                for p, total in zip(self._parameters, self._sums, strict=True)
-                if total is not None
-            ]
-        targets = [*zip(after, self._grads, strict=True), *targets]
-        self._take(leaves, taken, [*targets, *views], start)
-
-    def _take(
-        self,
-        leaves: Tensors,
-        taken: list[Tensors],
-        targets: list[tuple[Tensor, Tensor | None]],
-        start: int,
-    ) -> None:
-        asked = [t for t in leaves if is_differentiable(t)]
-        asked += [x for slices in taken for x in slices if x.requires_grad]
-        asked += [p for p in self._parameters if p.requires_grad]
-        pairs = [(t, g) for t, g in targets if t.requires_grad and g is not None]
-        found: Grads = [None] * len(asked)
-        if pairs and asked:
-            results, grads = zip(*pairs, strict=True)
-            found = list(torch.autograd.grad(results, asked, grads, allow_unused=True))
-        mine = iter(found)
-        self._grads = [next(mine) if is_differentiable(t) else None for t in leaves]
-        for offset, slices in enumerate(taken):
-            for x, total in zip(slices, self._input_grads, strict=True):
-                if total is not None and x.requires_grad and (grad := next(mine)) is not None:
-                    total[start + offset] = grad
-        self._sums = [next(mine) if p.requires_grad else None for p in self._parameters]
