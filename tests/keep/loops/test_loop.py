@@ -292,6 +292,29 @@ def test_other_types(dtype: torch.dtype) -> None:
         assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
 
 
+@pytest.mark.parametrize("how", ["two slots", "disk", "memory and disk", "online"])
+def test_tensors_that_lie_in_memory_in_other_ways(how: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(3, 3, 3, padding=1)
+    x = torch.randn(2, 3, 12, 12).to(memory_format=torch.channels_last).requires_grad_()
+    step = lambda s: torch.tanh(layer(s))  # noqa: E731
+    expected = gradients(plain(step, x, 9).square().sum(), x, *layer.parameters())
+    after = er.loop(step, x, 9, parameters=layer, **WAYS[how])
+    found = gradients(after.square().sum(), x, *layer.parameters())
+    assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
+    z = (torch.linspace(0, 1, 9) * (1 + 0.5j)).requires_grad_()
+
+    def turn(state: Any) -> Any:
+        value, _, flags, empty = state
+        value = (0.9j * value + 0.1).conj()
+        return value, value.conj().imag[::2], ~flags, empty
+
+    state = z, torch.zeros(5), torch.tensor([True, False]), torch.zeros(0, 3)
+    expected = gradients(plain(turn, state, 9)[0].abs().sum(), z)
+    (found,) = gradients(er.loop(turn, state, 9, **WAYS[how])[0].abs().sum(), z)
+    assert torch.equal(found, expected[0])
+
+
 def test_whole_numbers_in_a_state_and_shapes_that_change() -> None:
     weight = torch.tensor(0.5, requires_grad=True)
 

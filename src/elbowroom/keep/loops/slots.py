@@ -111,8 +111,13 @@ class Disk:
         try:
             offset = self._take(nbytes)
             sums, at = [], offset
+            looks = []
             for tensor in tensors:
-                data = _bytes_of(tensor.detach().cpu().contiguous())
+                plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+                # In the order in which they lie: sums over them are to have the same bits.
+                plain = plain if _is_dense(plain) else plain.contiguous()
+                looks.append((plain.dtype, plain.shape, plain.stride(), tensor.device))
+                data = _bytes_of(plain)
                 sums.append(checksum(data))
                 at = _write(self._open(), data, at)
         except OSError as error:
@@ -122,7 +127,6 @@ class Disk:
                 stacklevel=2,
             )
             return Copied(tensors)
-        looks = [(t.dtype, tuple(t.shape), t.device) for t in tensors]
         return _OnDisk(self, offset, nbytes, looks, sums)
 
     def read(self, offset: int, out: memoryview) -> None:
@@ -165,8 +169,8 @@ class _OnDisk:
     def load(self) -> Tensors:
         """Read it, and compare it with its checksums."""
         found, at = [], self._offset
-        for (dtype, shape, device), expected in zip(self._looks, self._sums, strict=True):
-            tensor = torch.empty(shape, dtype=dtype)
+        for (dtype, shape, stride, device), expected in zip(self._looks, self._sums, strict=True):
+            tensor = torch.empty_strided(shape, stride, dtype=dtype)
             data = _bytes_of(tensor)
             self._disk.read(at, data)
             at += len(data)
@@ -177,9 +181,11 @@ class _OnDisk:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
+    """Of a dense tensor, as they lie in memory."""
     if tensor.numel() == 0:
         return memoryview(b"")
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # pyright: ignore[reportArgumentType]
+    flat = tensor.as_strided((tensor.numel(),), (1,))
+    return memoryview(flat.view(torch.uint8).numpy())  # pyright: ignore[reportArgumentType]
 
 
 def _write(file: int, data: memoryview, offset: int) -> int:
