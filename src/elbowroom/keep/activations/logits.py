@@ -256,7 +256,7 @@ class Space:
 def claim(entry: Entry, logits: Tensor) -> bool:
     """Whether nobody will look at these values any more: then they may be written over."""
     payload = entry.payload
-    holders = _core._storage_Use_Count(logits.untyped_storage()._cdata)
+    holders = _holders(logits)
     if isinstance(payload, Coded | Offloaded):
         is_ours = holders == _ALONE
     else:
@@ -269,8 +269,13 @@ def claim(entry: Entry, logits: Tensor) -> bool:
     return is_ours and _aten.is_non_overlapping_and_dense(logits)
 
 
-_ALONE: int = _core._storage_Use_Count(torch.empty(1).untyped_storage()._cdata)
-"""Of a storage that one tensor has; asking for it counts too."""
+def _holders(tensor: Tensor) -> int:
+    """How many have its storage; asking for it counts too."""
+    storage = tensor.untyped_storage()
+    return _core._storage_Use_Count(storage._cdata)
+
+
+_ALONE = _holders(torch.empty(1))
 
 
 def _slot(number: int) -> property:
