@@ -139,6 +139,88 @@ def test_a_third_derivative() -> None:
     assert torch.allclose(expected, found, rtol=1e-10)
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_orders_where_all_depends_on_the_same(is_kept: bool) -> None:
+    """State, inputs and parameters come from the same tensors, and so do gradients of gradients."""
+    generator = torch.Generator().manual_seed(3)
+    sizes = ((4, 4), (4,), (6, 3, 4))
+    weight, bias, drive = (
+        torch.randn(size, generator=generator, dtype=torch.float64).mul(0.4).requires_grad_()
+        for size in sizes
+    )
+    tensors = weight, bias, drive
+
+    def score(**options: Any) -> Tensor:
+        matrix = weight.sin()
+        first = (bias * weight.sum(0)).expand(3, 4) * 1.0
+
+        def step(state: tuple[Tensor, Tensor], push: Tensor) -> Any:
+            now, slow = state
+            after = torch.tanh(now @ matrix + bias * push) + 0.1 * slow * slow
+            return (after, 0.5 * slow + now.sin()), {"path": after, "power": after * push}
+
+        (now, slow), seen = er.loop(
+            step,
+            (first, 0.5 * first),
+            inputs=drive * bias,
+            outputs=True,
+            parameters=(matrix, bias),
+            **options,
+        )
+        path, power = seen["path"], seen["power"]
+        return now.pow(3).sum() + slow.sum() ** 2 + (path * bias).sin().sum() + power.pow(2).sum()
+
+    def orders(value: Tensor) -> list[Tensor]:
+        found: list[Tensor] = []
+        for order in (1, 2, 3):
+            gradients = grad(value, tensors, create_graph=is_kept or order < 3)
+            found += [g.detach() for g in gradients]
+            total = sum((g * torch.linspace(-1, 1, g.numel()).view_as(g)).sum() for g in gradients)
+            value = torch.as_tensor(total)
+        return found
+
+    for one, other in zip(orders(score()), orders(score(slots=2)), strict=True):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_orders_of_loops_in_loops() -> None:
+    cell, x = Cell(dtype=torch.float64), start(dtype=torch.float64)
+
+    def inner(state: Tensor) -> Tensor:
+        return er.loop(cell, state, 3, slots=2)
+
+    def orders(value: Tensor) -> list[Tensor]:
+        found: list[Tensor] = []
+        for order in (1, 2, 3):
+            (gradient,) = grad(value.square().sum(), x, create_graph=order < 3)
+            found.append(gradient.detach())
+            value = gradient
+        return found
+
+    expected = orders(plain(cell, x, 9))
+    found = orders(er.loop(inner, x, 3, parameters=cell, slots=2))
+    for one, other in zip(expected, found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_loop_inside_of_what_is_compiled() -> None:
+    """Torch's compiler leaves it alone: what is before and behind it is compiled."""
+    cell, x, graphs = Cell(), start(), []
+
+    def compile_nothing(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    def run(state: Tensor) -> Tensor:
+        return 2 * er.loop(cell, 1.5 * state, 9, slots=2).sum()
+
+    (expected,) = grad(run(x), x)
+    (found,) = grad(torch.compile(run, backend=compile_nothing)(x), x)
+    assert torch.equal(expected, found) and len(graphs) == 2
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
 def test_forward_mode_and_transforms_see_a_plain_loop() -> None:
     x = torch.tensor([0.3, 0.9], dtype=torch.float64)

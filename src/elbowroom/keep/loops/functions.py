@@ -61,7 +61,7 @@ class Call:
     states: int
     inputs: int
     parameters: Tensors
-    """Those of the user, not what autograd makes of them when it saves them."""
+    """Those that the step itself uses: what comes in as an argument may be a view of them."""
 
     def split(self, tensors: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """State, inputs and parameters."""
@@ -115,8 +115,9 @@ class Backward(torch.autograd.Function):
         grads, primals = list(tensors[: ctx.count]), list(tensors[ctx.count :])
         is_higher = torch.is_grad_enabled()
         with torch.enable_grad(), unhooked(ctx.call.parameters):
+            primals = _apart(ctx.call, primals, is_higher=is_higher)
             if not is_higher:
-                primals, grads = _fresh(ctx.call, primals), [g.detach() for g in grads]
+                grads = [g.detach() for g in grads]
             pushed = _push(ctx.call, primals, list(tangents))
             wanted = ctx.needs_input_grad[2 + ctx.count :]
             asked = [p for p, is_asked in zip(primals, wanted, strict=True) if is_asked]
@@ -138,12 +139,13 @@ class Backward(torch.autograd.Function):
         return None, None, *pushed, *second
 
 
-def _go_back(call: Call, grads: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Any]:
-    state, inputs, parameters = call.split(tensors)
+def _go_back(call: Call, grads: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> list[Any]:
+    state, inputs, _ = call.split(tensors)
+    # What they were computed from is no part of what is taped here.
+    coming: Grads = [None if g is None else g.detach() for g in grads]
+    first, rest = coming[: call.states], coming[call.states :]
     with unhooked(call.parameters):
-        found = call.engine.backward(
-            state, inputs, parameters, list(grads[: call.states]), list(grads[call.states :])
-        )
+        found = call.engine.backward(state, inputs, call.parameters, first, rest)
     flat = [grad for part in found for grad in part]
     return [g if t.requires_grad else None for g, t in zip(flat, tensors, strict=True)]
 
@@ -161,8 +163,14 @@ def _own(results: Tensors, given: Sequence[Tensor]) -> Tensors:
     return made
 
 
-def _fresh(call: Call, primals: Tensors) -> Tensors:
-    """State and inputs as leaves; parameters have to be those that the step itself uses."""
+def _apart(call: Call, primals: Tensors, *, is_higher: bool) -> Tensors:
+    """The same, so that none is computed from another.
+
+    A gradient with respect to one would else count what comes to it through others, and come to it
+    twice. For higher orders they stay connected with what they were computed from.
+    """
+    if is_higher:
+        return [t.view_as(t) if t.requires_grad else t for t in primals]
     state, inputs, parameters = call.split(primals)
     leaves = [t.detach().requires_grad_(t.requires_grad) for t in (*state, *inputs)]
     return [*leaves, *parameters]
@@ -172,13 +180,14 @@ def _push(call: Call, primals: Tensors, tangents: list[Tensor | None]) -> list[T
     """Push tangents through the loop: those of the last state and of the outputs."""
     state, inputs, parameters = call.split(primals)
     state_dots, input_dots, parameter_dots = call.split(tangents)
-    body = Tangent(call.body, parameters, len(inputs))
+    body = Tangent(call.body, call.parameters, len(inputs))
     moving = [n for n, t in enumerate(state) if is_differentiable(t)]
     dots = [_dot(state_dots[n], state[n]) for n in moving]
     flowing = [n for n, t in enumerate(inputs) if is_differentiable(t)]
     more = [_dot(input_dots[n], inputs[n]) for n in flowing]
     constants = [_dot(dot, p) for dot, p in zip(parameter_dots, parameters, strict=True)]
-    body.set(moving, flowing, constants)
+    own = [c.detach().requires_grad_(c.requires_grad) for c in constants]
+    body.set(moving, flowing, own)
     # States are twice as large with their tangents. One step is taped at a time: the derivative by
     # parameters is that of one step, and must not reach them through the steps before it.
     plan = Plan(
@@ -195,7 +204,7 @@ def _push(call: Call, primals: Tensors, tangents: list[Tensor | None]) -> list[T
         plan=plan,
         states=len(state) + len(dots),
         inputs=len(inputs) + len(more),
-        parameters=call.parameters,
+        parameters=[*call.parameters, *own],
     )
     with call.body.conditions.put_back():
         call.body.conditions.rewind()
@@ -331,13 +340,18 @@ def _tangents(ends: Tensors, starts: Tensors, along: Tensors, *, is_taped: bool)
     """J v, for the Jacobian of the ends by the starts."""
     live = [n for n, t in enumerate(ends) if t.requires_grad]
     made = [torch.zeros_like(t) for t in ends]
-    if not live:
+    moved = [(s, v) for s, v in zip(starts, along, strict=True) if s.requires_grad]
+    if not live or not moved:
         return made
     weights = [torch.zeros_like(ends[n]).requires_grad_() for n in live]
     pulled: Any = torch.autograd.grad(
-        [ends[n] for n in live], starts, weights, create_graph=True, allow_unused=True
+        [ends[n] for n in live],
+        [s for s, _ in moved],
+        weights,
+        create_graph=True,
+        allow_unused=True,
     )
-    pairs = [(g, v) for g, v in zip(pulled, along, strict=True) if g is not None]
+    pairs = [(g, v) for g, (_, v) in zip(pulled, moved, strict=True) if g is not None]
     pairs = [(g, v) for g, v in pairs if g.requires_grad]
     if not pairs:
         return made

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from elbowroom.codec.opaque import opaque
 from elbowroom.host import Trimmer
 from elbowroom.keep.activations.entries import Identity, identity_of
 from elbowroom.keep.activations.untouched import is_plain
@@ -92,6 +93,7 @@ class Recorder:
             alive = {k: v for k, v in self._recent.items() if not v[0].expired() and v[1]()}
             self._recent = alive
 
+    @opaque
     def pack(self, tensor: Tensor) -> "Frame | _Kept":
         """Called by autograd with a tensor that backward will need."""
         if not is_plain(tensor) or tensor.is_complex() or isinstance(tensor, nn.Parameter):
@@ -135,6 +137,7 @@ class Recorder:
                 series.tighten(by)
 
     @staticmethod
+    @opaque
     def unpack(held: "Frame | _Kept") -> Tensor:
         """Called by autograd when backward needs it."""
         return held.tensor()

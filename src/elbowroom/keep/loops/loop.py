@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elbowroom.codec.opaque import opaque
 from elbowroom.errors import InvalidArgument
 from elbowroom.keep.loops.body import Body, Grads, Inputs, Tensors
 from elbowroom.keep.loops.careful import Careful
@@ -29,6 +30,7 @@ from elbowroom.keep.surroundings import random_state, set_random_state
 from elbowroom.sizes import parse_bytes
 
 
+@opaque
 def loop(
     step: Callable[..., Any],
     state: Any,
@@ -136,6 +138,7 @@ class Loop:
         """What was measured of the gradient's error, call by call."""
         self._probe, self._probe_every, self._calls = Probe(), probe_every, 0
 
+    @opaque
     def __call__(
         self,
         state: Any,
