@@ -39,6 +39,21 @@ void hash(std::uintptr_t data, std::size_t nbytes, std::size_t part_bytes, std::
     hash_parts(at(data), nbytes, part_bytes, at(out), threads);
 }
 
+void pair_up(std::uintptr_t leaves, std::size_t count, std::uintptr_t out) {
+    const nb::gil_scoped_release release;
+    hash_pairs(at(leaves), count, at(out));
+}
+
+void copy(const std::vector<std::uintptr_t>& from, const std::vector<std::uintptr_t>& to,
+          const std::vector<std::size_t>& nbytes, unsigned threads) {
+    if (from.size() != to.size() || from.size() != nbytes.size())
+        throw nb::value_error("there are as many places as targets and sizes");
+    std::vector<Run> runs(from.size());
+    for (std::size_t i = 0; i < runs.size(); ++i) runs[i] = {at(from[i]), at(to[i]), nbytes[i]};
+    const nb::gil_scoped_release release;
+    copy_runs(runs, threads);
+}
+
 void split(int number, std::size_t item, double factor, std::uintptr_t now, std::uintptr_t before,
            std::size_t count, std::uintptr_t out) {
     const Relation relation = relation_of(number, item, factor);
@@ -64,6 +79,12 @@ void register_store(nb::module_& module) {
     module.def("hash_whole", &digest, "address"_a, "nbytes"_a, "out"_a, "XXH3-128 of all bytes.");
     module.def("hash_parts", &hash, "address"_a, "nbytes"_a, "part_bytes"_a, "out"_a, "threads"_a,
                "XXH3-128 of every part, the last of which may be shorter.");
+    module.def("digests_above", &digests_above, "leaves"_a,
+               "How many digests a tree of pairs has above so many leaves.");
+    module.def("hash_pairs", &pair_up, "address"_a, "count"_a, "out"_a,
+               "XXH3-128 of pairs of digests, and of pairs of those, up to the root.");
+    module.def("copy_runs", &copy, "sources"_a, "targets"_a, "sizes"_a, "threads"_a,
+               "Copy runs of bytes past the caches.");
     module.def("split_planes", &split, "difference"_a, "item_bytes"_a, "factor"_a, "now"_a,
                "before"_a, "count"_a, "out"_a,
                "Differences of items, equal bytes of all side by side.");

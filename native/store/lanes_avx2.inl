@@ -31,3 +31,10 @@ inline void lanes_scramble(Lanes& x, const std::uint8_t* secret, std::uint32_t f
     x.low = four_scrambled(x.low, four_at(secret), f);
     x.high = four_scrambled(x.high, four_at(secret + 32), f);
 }
+
+// One line of 64 bytes to where one begins, without the line being read or kept in a cache.
+inline void line_past(const std::uint8_t* from, std::uint8_t* to) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), four_at(from));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + 32), four_at(from + 32));
+}
+inline void lines_end() { _mm_sfence(); }

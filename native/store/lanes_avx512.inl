@@ -21,3 +21,9 @@ inline void lanes_scramble(Lanes& x, const std::uint8_t* secret, std::uint32_t f
     const __m512i upper = _mm512_mul_epu32(_mm512_srli_epi64(y, 32), f);
     x.v = _mm512_add_epi64(_mm512_mul_epu32(y, f), _mm512_slli_epi64(upper, 32));
 }
+
+// One line of 64 bytes to where one begins, without the line being read or kept in a cache.
+inline void line_past(const std::uint8_t* from, std::uint8_t* to) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
+}
+inline void lines_end() { _mm_sfence(); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "common/float_env.hpp"
 #include "common/isa.hpp"
@@ -29,6 +30,7 @@ const StoreKernels& store_kernels() noexcept {
 
 // Bytes that a thread takes at once, about.
 constexpr std::size_t run_bytes = std::size_t{1} << 19;
+constexpr std::size_t copy_bytes = std::size_t{1} << 20;
 
 }  // namespace
 
@@ -48,6 +50,37 @@ void hash_parts(const std::uint8_t* data, std::size_t nbytes, std::size_t part_b
         const std::size_t most = std::min(run, parts - task * run) * part_bytes;
         kernels.hash(data + first, std::min(most, nbytes - first), part_bytes,
                      out + task * run * digest_bytes);
+    });
+}
+
+std::size_t digests_above(std::size_t leaves) noexcept {
+    std::size_t above = 0;
+    for (std::size_t n = leaves; n > 1;) above += n = (n + 1) / 2;
+    return above;
+}
+
+void hash_pairs(const std::uint8_t* leaves, std::size_t count, std::uint8_t* out) noexcept {
+    const StoreKernels& kernels = store_kernels();
+    const std::uint8_t* below = leaves;
+    for (std::size_t n = count; n > 1;) {
+        const std::size_t pairs = n / 2;
+        kernels.hash(below, pairs * 2 * digest_bytes, 2 * digest_bytes, out);
+        if (n % 2)
+            std::memcpy(out + pairs * digest_bytes, below + (n - 1) * digest_bytes, digest_bytes);
+        n = (n + 1) / 2;
+        below = out;
+        out += n * digest_bytes;
+    }
+}
+
+void copy_runs(const std::vector<Run>& runs, unsigned threads) {
+    const StoreKernels& kernels = store_kernels();
+    std::vector<Run> parts;
+    for (const Run& run : runs)
+        for (std::size_t at = 0; at < run.nbytes; at += copy_bytes)
+            parts.push_back({run.from + at, run.to + at, std::min(copy_bytes, run.nbytes - at)});
+    parallel_for(parts.size(), threads, [&](std::size_t task) {
+        kernels.copy(parts[task].from, parts[task].to, parts[task].nbytes);
     });
 }
 

@@ -1,8 +1,9 @@
-// What a checkpoint's bytes go through: digests of their parts, and differences by byte planes.
+// What a checkpoint's bytes go through: a copy, digests of their parts, differences by byte planes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace elbowroom {
 
@@ -37,6 +38,8 @@ struct StoreKernels {
     // The inverse; `target` holds what was before, and then what is now.
     void (*join)(Relation, const std::uint8_t* const* planes, std::size_t count,
                  std::uint8_t* target);
+    // Of runs that do not overlap, past the caches.
+    void (*copy)(const std::uint8_t* from, std::uint8_t* to, std::size_t nbytes);
 };
 
 namespace scalar {
@@ -54,6 +57,19 @@ void hash_whole(const std::uint8_t* data, std::size_t nbytes, std::uint8_t* out)
 // No bytes have no parts. `part_bytes` is not zero.
 void hash_parts(const std::uint8_t* data, std::size_t nbytes, std::size_t part_bytes,
                 std::uint8_t* out, unsigned threads) noexcept;
+// How many digests lie above so many leaves in a tree of pairs.
+std::size_t digests_above(std::size_t leaves) noexcept;
+// All of them, level by level, the root last: each is that of two below, and a last one without a
+// sibling moves up as it is.
+void hash_pairs(const std::uint8_t* leaves, std::size_t count, std::uint8_t* out) noexcept;
+
+struct Run {
+    const std::uint8_t* from;
+    std::uint8_t* to;
+    std::size_t nbytes;
+};
+// Copies all of them; none overlaps another.
+void copy_runs(const std::vector<Run>& runs, unsigned threads);
 
 void split_planes(Relation, const std::uint8_t* now, const std::uint8_t* before, std::size_t count,
                   std::uint8_t* out) noexcept;

@@ -1,4 +1,4 @@
-// Digests and planes at level avx2.
+// Digests, planes and copies at level avx2.
 #include <immintrin.h>
 
 #include <cstddef>
@@ -11,10 +11,12 @@ namespace elbowroom::avx2 {
 namespace {
 #include "store/lanes_avx2.inl"
 //
+#include "store/copy.inl"
+//
 #include "store/xxh3.inl"
 //
 #include "store/planes.inl"
 }  // namespace
 
-extern const StoreKernels store_kernels{hash, split, join};
+extern const StoreKernels store_kernels{hash, split, join, copy};
 }  // namespace elbowroom::avx2

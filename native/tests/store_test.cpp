@@ -168,6 +168,53 @@ TEST(digests_are_the_same_at_every_level_and_place) {
     }
 }
 
+TEST(pairs_of_digests_have_digests_up_to_the_root) {
+    CHECK(digests_above(0) == 0 && digests_above(1) == 0 && digests_above(2) == 1);
+    CHECK(digests_above(5) == 3 + 2 + 1);
+    for (const std::size_t count : {0, 1, 2, 3, 5, 8, 37}) {
+        const Bytes leaves = any_bytes(count * digest_bytes, count);
+        Bytes expected, below = leaves;
+        while (below.size() > digest_bytes) {
+            const std::size_t paired = below.size() / (2 * digest_bytes) * (2 * digest_bytes);
+            const Bytes pairs(below.begin(), below.begin() + static_cast<std::ptrdiff_t>(paired));
+            Bytes above = digests_of(pairs, 2 * digest_bytes, 1);
+            above.insert(above.end(), below.begin() + static_cast<std::ptrdiff_t>(paired),
+                         below.end());
+            expected.insert(expected.end(), above.begin(), above.end());
+            below = above;
+        }
+        at_every_level([&] {
+            Bytes found(digests_above(count) * digest_bytes);
+            hash_pairs(leaves.data(), count, found.data());
+            CHECK(found == expected);
+        });
+    }
+}
+
+TEST(runs_are_copied_and_nothing_beside_them) {
+    const Bytes source = any_bytes((std::size_t{5} << 20) + 777, 21);
+    const std::size_t sizes[] = {
+        0, 1, 63, 64, 65, 4095, 4096, 4097, 4096 + 300, (3u << 20) + 5, 1u << 20};
+    for (const std::size_t shift : {0, 1, 13, 64}) {
+        at_every_level([&] {
+            for (const unsigned threads : {1u, 3u}) {
+                Bytes target(source.size() + 8192, 0xa5), expected = target;
+                std::vector<Run> runs;
+                std::size_t from = shift, to = shift / 2;
+                for (const std::size_t n : sizes) {
+                    runs.push_back({source.data() + from, target.data() + to, n});
+                    std::memcpy(expected.data() + to, source.data() + from, n);
+                    from += n;
+                    to += n + 7 + n % 3;
+                }
+                copy_runs(runs, threads);
+                CHECK(target == expected);
+            }
+        });
+    }
+    copy_runs({}, 2);
+}
+
 TEST(planes_hold_equal_bytes_side_by_side) {
     const Bytes now = {1, 2, 3, 4, 5, 6}, before = {1, 1, 1, 1, 6, 6};
     at_every_level([&] {

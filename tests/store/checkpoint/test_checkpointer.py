@@ -209,14 +209,14 @@ def test_an_optimizer_waits_for_the_copy(tmp_path: Path, monkeypatch: pytest.Mon
     run.step()
     gate, order = threading.Event(), list[str]()
 
-    def copy_late(pairs: Any, buffer: Any) -> None:
+    def copy_late(*arguments: Any, **settings: Any) -> None:
         if threading.current_thread() is not threading.main_thread():
             assert gate.wait(60)
             order.append("copied")
-        real(pairs, buffer)
+        real(*arguments, **settings)
 
-    real = copier._copy
-    monkeypatch.setattr(copier, "_copy", copy_late)
+    real = copier.copy_tensors
+    monkeypatch.setattr(copier, "copy_tensors", copy_late)
     checkpointer.step()
     run.optimizer.register_step_post_hook(lambda *_: order.append("stepped"))
     threading.Timer(0.2, gate.set).start()

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -118,12 +119,24 @@ def reference_root(data: bytes, leaf_bytes: int, digest: Callable[[bytes], bytes
     return f"{len(data):x}-{level[0].hex() if level else ''}"
 
 
+@pytest.mark.parametrize("name", HASHES)
 @pytest.mark.parametrize("leaves", [0, 0.5, 1, 2, 3, 4.1, 7, 37.5])
-def test_roots_are_hashes_of_hashes(leaves: float) -> None:
+def test_roots_are_hashes_of_hashes(name: str, leaves: float) -> None:
     data = RANDOM[: int(leaves * LEAF_BYTES)]
-    tree = HashTree.of(data.data, "xxh3-128")
-    digest = lambda part: xxhash.xxh3_128(part).digest()  # noqa: E731
+    tree = HashTree.of(data.data, name)
+    digest = lambda part: digest_of(name, part)  # noqa: E731
     assert tree.root == reference_root(data.tobytes(), LEAF_BYTES, digest)
+
+
+@pytest.mark.parametrize("name", HASHES)
+def test_levels_are_half_as_long_as_those_below(name: str) -> None:
+    levels = HashTree.of(RANDOM[: 23 * 64].data, name, 64).levels
+    assert [len(level) for level in levels] == [23, 12, 6, 3, 2, 1]
+    for below, above in pairwise(levels):
+        for number, digest in enumerate(above):
+            children = below[2 * number : 2 * number + 2]
+            alone = children.tobytes() if len(children) == 1 else None
+            assert digest.tobytes() == (alone or digest_of(name, children.tobytes()))
 
 
 @given(

@@ -38,11 +38,13 @@ class Copier:
     ) -> None:
         """Copy what changes soon; the rest, and what comes then, follow in a thread."""
         steady = self._steady_places()
-        pairs = list(zip(tensors, pieces, strict=True))
-        later = [pair for pair in pairs if _place_of(pair[0][1]) in steady]
-        _copy([pair for pair in pairs if _place_of(pair[0][1]) not in steady], buffer)
+        later: list[tuple[_Named, Piece]] = []
+        if steady:
+            pairs = list(zip(tensors, pieces, strict=True))
+            later = [pair for pair in pairs if _place_of(pair[0][1]) in steady]
+            tensors, pieces = _apart(p for p in pairs if _place_of(p[0][1]) not in steady)
+        copy_tensors(tensors, pieces, buffer)
         if self._pool is None or not later:
-            _copy(later, buffer)
             _await_devices()
             then()
             return
@@ -51,13 +53,14 @@ class Copier:
             ready.record()
 
         def work() -> None:
+            # One thread: the training needs the others, and waits only at the end of its step.
             if ready is None:
-                _copy(later, buffer)
+                copy_tensors(*_apart(later), buffer, threads=1)
             else:
                 stream = torch.cuda.Stream()
                 stream.wait_event(ready)
                 with torch.cuda.stream(stream):
-                    _copy(later, buffer)
+                    copy_tensors(*_apart(later), buffer, threads=1)
                 stream.synchronize()
             then()
 
@@ -103,8 +106,9 @@ def _place_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _copy(pairs: Sequence[tuple[_Named, Piece]], buffer: Buffer) -> None:
-    copy_tensors([named for named, _ in pairs], [piece for _, piece in pairs], buffer)
+def _apart(pairs: Iterable[tuple[_Named, Piece]]) -> tuple[list[_Named], list[Piece]]:
+    found = list(pairs)
+    return [named for named, _ in found], [piece for _, piece in found]
 
 
 def _has_device() -> bool:

@@ -77,6 +77,22 @@ def hash_parts(name: str, data: Any, part_bytes: int, threads: int = 1) -> Diges
     return np.frombuffer(b"".join(parts), np.uint8).reshape(-1, size)
 
 
+def _pairs_above(name: str, leaves: Digests) -> Digests:
+    """All digests above the leaves, level by level."""
+    size = leaves.shape[1]
+    if name == "xxh3-128":
+        above = np.empty((_native.digests_above(len(leaves)), size), np.uint8)
+        _native.hash_pairs(leaves.ctypes.data, len(leaves), above.ctypes.data)
+        return above
+    levels = [leaves]
+    while len(levels[-1]) > 1:
+        below = levels[-1]
+        pairs = len(below) // 2
+        above = hash_parts(name, below[: 2 * pairs].data, 2 * size)
+        levels.append(np.concatenate([above, below[2 * pairs :]]))
+    return np.concatenate([leaves[:0], *levels[1:]])
+
+
 @dataclass(frozen=True, kw_only=True)
 class HashTree:
     """The digests of all leaves of some bytes, and those above them."""
@@ -95,14 +111,13 @@ class HashTree:
     @cached_property
     def levels(self) -> list[Digests]:
         """From the leaves to the root."""
-        size = HASHES[self.hash][0]
-        levels = [self.leaves]
-        while len(levels[-1]) > 1:
-            below = levels[-1]
-            pairs = len(below) // 2
-            joined = np.ascontiguousarray(below[: 2 * pairs])
-            above = hash_parts(self.hash, joined.data, 2 * size)
-            levels.append(np.concatenate([above, below[2 * pairs :]]))
+        leaves = np.ascontiguousarray(self.leaves)
+        above = _pairs_above(self.hash, leaves)
+        levels, count = [leaves], len(leaves)
+        while count > 1:
+            count = (count + 1) // 2
+            levels.append(above[:count])
+            above = above[count:]
         return levels
 
     @property
@@ -115,6 +130,8 @@ class HashTree:
         """Numbers of the leaves that differ from another tree's, found from the root down."""
         if len(self.leaves) != len(other.leaves) or self.hash != other.hash:
             return np.arange(len(self.leaves))
+        if self.leaves.tobytes() == other.leaves.tobytes():
+            return np.empty(0, np.int64)
         suspects = np.zeros(min(len(self.leaves), 1), np.int64)
         for mine, theirs in zip(reversed(self.levels), reversed(other.levels), strict=True):
             if mine is not self.levels[-1]:
