@@ -68,6 +68,7 @@ class Pool:
         total = sum(sizes)
         place = next((one for one in self._free if one[0] == total), None)
         if place is None:
+            self._free.clear()  # of another size than states have now: they would stay for ever
             place = total, mmap.mmap(-1, total)
         else:
             self._free.remove(place)
