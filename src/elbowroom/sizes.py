@@ -14,8 +14,10 @@ def parse_bytes(memory: object) -> int:
     if isinstance(memory, int | float) and not isinstance(memory, bool) and 0 < memory < 2**63:
         return int(memory)
     match = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
-    if match is not None and match[2].upper() in _UNITS and float(match[1]) > 0:
-        return int(float(match[1]) * _UNITS[match[2].upper()])
+    if match is not None and match[2].upper() in _UNITS:
+        nbytes = float(match[1]) * _UNITS[match[2].upper()]
+        if 0 < nbytes < 2**63:
+            return int(nbytes)
     raise InvalidArgument(
         f'memory must be a size such as "6 GB" or a number of bytes, got {memory!r}: write the '
         "most that the whole process may take"

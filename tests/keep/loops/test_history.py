@@ -146,10 +146,20 @@ def test_noise_does_not_fit_and_states_are_kept_instead() -> None:
         state = step(state, push)
     (expected,) = torch.autograd.grad(state.sum(), k)
     memory = 30 * 5000 * 4
-    loop = er.Loop(step, parameters=k, memory=memory, tolerance=1e-4, store="encoded")
-    after = loop(x, inputs=noise)
-    assert loop.plan is not None and loop.plan.kind == "replay"
-    assert torch.equal(torch.autograd.grad(after.sum(), k)[0], expected)
+    made = [0]
+
+    def counted(state: Tensor, push: Tensor) -> Tensor:
+        made[0] += 1
+        return step(state, push)
+
+    loop = er.Loop(counted, parameters=k, memory=memory, tolerance=1e-4, store="encoded")
+    for number in range(2):
+        made[0] = 0
+        after = loop(x, inputs=noise)
+        assert loop.plan is not None and loop.plan.kind == "replay"
+        assert "took more than it may" in loop.plan.reason
+        assert (made[0] == len(noise)) == (number == 1)  # the second time, it is known
+        assert torch.equal(torch.autograd.grad(after.sum(), k)[0], expected)
 
 
 def test_constants_and_parameters_are_left_alone() -> None:
@@ -209,6 +219,15 @@ def test_the_probe_measures_and_feeds_the_bound(exact: Any) -> None:
     assert error < 2e-3
     assert feed(1e-3, 1e-6, 1e-3) == pytest.approx(1.5e-3)
     assert feed(1e-3, 1.0, 1e-3) == pytest.approx(2.5e-4)
+
+
+def test_a_bound_does_not_grow_without_end() -> None:
+    relative = 5e-4
+    for _ in range(100):
+        relative = feed(relative, 0.0, 1e-3)  # a loop whose gradient the history does not reach
+    assert relative < 1e-2
+    assert feed(1e-3, float("nan"), 1e-3) == feed(1e-3, float("inf"), 1e-3) == 1e-3
+    assert feed(0.4, 1e-9, 0.9) < 1
 
 
 def test_second_derivatives_of_an_encoded_loop_are_exact() -> None:

@@ -1,5 +1,8 @@
 """Gradients through `loop` are those of a for-loop, to the last bit where nothing is encoded."""
 
+import copy
+import gc
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import elbowroom as er
+from elbowroom.keep import Encoding
 from elbowroom.keep.loops.schedules import fewest_advances, placements
 
 from .steps import Cell, Pendulum, plain, start
@@ -97,6 +101,22 @@ def test_states_of_every_structure(kind: Any, how: str) -> None:
     assert type(after) is kind
     found = gradients(parts(after)[0].sum(), angle, length)
     assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
+
+
+def test_dicts_of_other_kinds_and_orders() -> None:
+    def step(state: Any) -> tuple[Any, Any]:
+        after = {"speed": 0.9 * state["speed"], "place": state["place"] + state["speed"]}
+        return after, (after if len(seen) % 2 else dict(reversed(after.items())))
+
+    x, seen = start(), []
+    ways: list[dict[str, Any]] = [{}, {"slots": 2}]
+    for options in ways:
+        for kind in (dict, lambda pairs: defaultdict(list, pairs)):
+            first = kind([("place", x), ("speed", 2 * x.detach())])
+            after, path = er.loop(step, first, 9, outputs=True, **options)
+            seen.append((after["place"], after["speed"], path["place"], path["speed"]))
+    for found in seen[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(seen[0], found, strict=True))
 
 
 @pytest.mark.parametrize("how", ["two slots", "periodic", "online", "budget", "nothing"])
@@ -359,3 +379,49 @@ def test_backward_twice_through_one_loop() -> None:
         (first,) = torch.autograd.grad(total, x, retain_graph=True)
         (second,) = torch.autograd.grad(total, x)
         assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "options", [{"slots": 4}, {"slots": 4, "store": "disk"}, {"store": Encoding(relative=1e-3)}]
+)
+def test_what_was_kept_goes_with_the_results(options: dict[str, Any]) -> None:
+    loop = er.Loop(torch.sin, **options)
+    after = loop(torch.ones(5000, requires_grad=True), 30)
+    assert loop.engine is not None and loop.engine.held_bytes > 0
+    del after
+    gc.collect()
+    assert loop.engine.held_bytes == 0
+
+
+def test_a_copy_of_a_loop_is_without_what_was_kept() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = Cell()
+            self.run = er.Loop(self.cell, slots=3)
+
+    model, x = Model(), start()
+    after = model.run(x, 9)
+    other = copy.deepcopy(model)
+    assert other.run.engine is None and model.run.engine is not None
+    with torch.no_grad():
+        other.cell.weight.zero_()
+    assert not torch.equal(other.run(x, 9), after)
+    assert torch.equal(model.run(x, 9), after)
+
+
+def test_a_plan_is_made_once() -> None:
+    cell, x, calls = Cell(width=8), start(width=8), [0]
+
+    def step(state: Tensor) -> Tensor:
+        calls[0] += 1
+        return cell(state)
+
+    loop = er.Loop(step, parameters=cell, memory=12_000)
+    counts = []
+    for state in (x, x, x[:2]):
+        calls[0] = 0
+        loop(state, 300)
+        assert loop.plan is not None and loop.plan.kind == "replay"
+        counts.append(calls[0])
+    assert counts[0] > counts[1] == 300 and counts[2] == counts[0]

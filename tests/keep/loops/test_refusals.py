@@ -4,13 +4,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import elbowroom as er
 from elbowroom.errors import BudgetUnreachable, InvalidArgument
-from elbowroom.keep import Encoding, LoopWarning
+from elbowroom.keep import Encoding, LinearCoder, LoopWarning
 
 from .steps import Cell, plain, start
 
@@ -124,18 +125,62 @@ def test_a_method_of_a_module_is_known() -> None:
         ({"memory": "much"}, "memory must be a size"),
         ({"tolerance": 1.0}, "tolerance must be"),
         ({"tolerance": -0.1}, "tolerance must be"),
-        ({"store": "tape"}, "store must be"),
+        ({"tolerance": "0.1"}, "tolerance must be"),
+        ({"tolerance": None}, "tolerance must be"),
+        ({"store": "tape"}, "store must be .* write ./tape"),
+        ({"store": 5}, "store must be"),
+        ({"store": "disk"}, "about slots, and there are none: add slots="),
+        ({"store": Path("here")}, "store='here' is about slots"),
+        ({"store": "disk", "memory": "1 GB"}, "give slots= in place of memory="),
+        ({"schedule": "online"}, "schedule='online' is about slots"),
+        ({"slots": 3, "memory": "1 GB"}, "memory= chooses them itself: leave one"),
+        ({"slots": 3, "store": "encoded", "tolerance": 0.1}, "a history is encoded"),
+        ({"until": 3}, "until must be a function"),
         ({"store": "encoded"}, "needs a tolerance"),
         ({"slots": 2, "schedule": "best"}, "schedule must be"),
         ({"parameters": 3}, "parameters must be tensors or modules"),
         ({"inputs": torch.tensor(1.0)}, "first dimension that counts the steps"),
         ({"inputs": torch.ones(4)}, "inputs are for 4 steps, and 9 are asked for"),
         ({"inputs": [torch.ones(1, requires_grad=True)] * 9}, "torch.stack"),
+        ({"inputs": (n for n in range(9))}, "make a list of it"),
     ],
 )
 def test_arguments(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         er.loop(lambda s, *_: s, torch.ones(3), 9, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"relative": "much"}, "relative must be a share"),
+        ({"relative": 0.0}, "relative must be a share"),
+        ({"every": 2.5}, "every must be a number of steps"),
+        ({"every": 0}, "every must be a number of steps"),
+        ({"coder": LinearCoder()}, "pass the class"),
+    ],
+)
+def test_encodings(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        Encoding(**wrong)
+    with pytest.raises(InvalidArgument, match="1, 2 or 3, got 7"):
+        LinearCoder(dims=7)
+
+
+def test_numbers_of_other_types_and_folders_as_text(tmp_path: Path) -> None:
+    x = start()
+    expected = plain(torch.sin, x, 9)
+    for steps in (np.int64(9), torch.tensor(9), torch.tensor([9])):
+        found = er.loop(torch.sin, x, steps, slots=np.int32(3), store=f"{tmp_path}/")  # pyright: ignore[reportArgumentType]
+        assert torch.equal(found, expected)
+
+
+def test_parameters_that_can_be_gone_through_once() -> None:
+    cell = Cell()
+    loop = er.Loop(lambda s: 1.0 * cell(s), parameters=cell.parameters(), slots=2)
+    for _ in range(2):
+        loop(start(), 5).sum().backward()
+    assert cell.weight.grad is not None
 
 
 def test_steps_and_states() -> None:
@@ -155,6 +200,8 @@ def test_steps_and_states() -> None:
             er.loop(lambda s: None if s is None else 3, torch.ones(3), 3, **options)
         with pytest.raises(InvalidArgument, match=r"must return \(state, output\)"):
             er.loop(lambda s: s, torch.ones(3), 3, outputs=True, **options)
+        with pytest.raises(InvalidArgument, match="the same shape in every step, got"):
+            er.loop(lambda s: (torch.cat([s, s]), s), torch.ones(3), 3, outputs=True, **options)
 
 
 def test_a_budget_below_a_single_step() -> None:
@@ -232,3 +279,8 @@ def test_nan_comes_through() -> None:
             lambda s: torch.sqrt(s * k - 1.5), torch.ones(3), 20, parameters=k, **options
         ).sum().backward()
         assert k.grad is not None and k.grad.isnan()
+
+
+def test_a_size_beyond_all_numbers() -> None:
+    with pytest.raises(InvalidArgument, match="memory must be a size"):
+        er.loop(Cell(), start(), 9, memory="1e400 MB")

@@ -1,7 +1,7 @@
 """The user's step as a function of flat lists of tensors."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,11 @@ class Inputs:
         self._sequence: Sequence[Any] | None = None
         if given is None:
             return
+        if isinstance(given, Iterator):
+            raise InvalidArgument(
+                "inputs is a generator, and steps that are made again need theirs again: make a "
+                "list of it, list(inputs), or one tensor, torch.stack(list(inputs))"
+            )
         if isinstance(given, Sequence) and not isinstance(given, tuple):
             self._sequence = given
             if any(isinstance(item, Tensor) and item.requires_grad for item in given):
@@ -122,7 +127,7 @@ class Body:
 
     def take(self, state: Any, number: int) -> Tensors:
         """The tensors of a state that a step has returned."""
-        tensors, found = flatten(state, "the step's state")
+        tensors, found = flatten(state, "the step's state", self.structure)
         self._check(found, self.structure, "state", number)
         return tensors
 
@@ -134,7 +139,7 @@ class Body:
                 f"{type(result).__name__} in step {number}: return both, or leave outputs out"
             )
         state, output = result
-        outputs, found = flatten(output, "the step's output")
+        outputs, found = flatten(output, "the step's output", self.output_structure)
         if self.output_structure is None:
             self.output_structure = found
         self._check(found, self.output_structure, "output", number)
@@ -215,14 +220,27 @@ class Stack:
             self._whole = [t.new_empty((self._length, *t.shape)) for t in outputs]
         for whole, tensor in zip(self._whole, outputs, strict=True):
             if whole.shape[1:] != tensor.shape or whole.dtype != tensor.dtype:
-                raise InvalidArgument(
-                    f"outputs must have the same shape in every step, got {list(tensor.shape)} in "
-                    f"step {number} in place of {list(whole.shape[1:])}"
-                )
+                raise _other_shape(tensor, whole[0], number)
             whole[number] = tensor.detach()
 
     def tensors(self) -> Tensors:
         """All of them."""
         if self._length is None:
-            return [torch.stack(held) for held in zip(*self._held, strict=True)]
+            return stacked(self._held)
         return self._whole
+
+
+def stacked(held: list[Tensors]) -> Tensors:
+    """Outputs of all steps along a new first dimension, differentiably."""
+    for number, outputs in enumerate(held):
+        for tensor, first in zip(outputs, held[0], strict=True):
+            if tensor.shape != first.shape:
+                raise _other_shape(tensor, first, number)
+    return [torch.stack(list(one)) for one in zip(*held, strict=True)]
+
+
+def _other_shape(tensor: Tensor, first: Tensor, number: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"outputs must have the same shape in every step, got {list(tensor.shape)} in step "
+        f"{number} in place of {list(first.shape)}"
+    )

@@ -10,11 +10,9 @@ from elbowroom.keep.loops.replay import Replay
 class Careful:
     """A history, or states where it turns out to take too much."""
 
-    def __init__(
-        self, first: History, other: Callable[[], Replay], body: Body, tell: Callable[[], None]
-    ) -> None:
+    def __init__(self, first: History, other: Callable[[], Replay], body: Body) -> None:
         self._engine: History | Replay = first
-        self._other, self._body, self._tell = other, body, tell
+        self._other, self._body = other, body
 
     @property
     def length(self) -> int | None:
@@ -26,6 +24,10 @@ class Careful:
         """Of memory."""
         return self._engine.held_bytes
 
+    def close(self) -> None:
+        """Give memory back."""
+        self._engine.close()
+
     def forward(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         """Run the loop, a second time if need be."""
         conditions = self._body.conditions
@@ -36,7 +38,6 @@ class Careful:
             conditions.rewind()
             conditions.statistics.restore(buffers)
         self._engine = self._other()
-        self._tell()
         return self._engine.forward(state, inputs)
 
     def backward(

@@ -37,6 +37,11 @@ class Autocast:
         }
 
     @property
+    def key(self) -> tuple[Any, ...]:
+        """What it was."""
+        return tuple(self._dtypes.items())
+
+    @property
     def is_needed(self) -> bool:
         """Whether anything is to be switched on or off."""
         return bool(self._dtypes) or any(torch.is_autocast_enabled(kind) for kind in self._kinds)
@@ -93,9 +98,13 @@ class Conditions:
 
     def __init__(self, step: Callable[..., Any], named: Any, tensors: Iterable[Tensor]) -> None:
         """`named` is what the user has given as parameters, which may be modules."""
+        modules = reachable_modules(step, named)
         self.autocast = Autocast(tensors)
-        self.statistics = Statistics(reachable_modules(step, named))
+        self.statistics = Statistics(modules)
         self._random = random_state()
+        flags = tuple(inner.training for module in modules for inner in module.modules())
+        self.key = self.autocast.key, flags
+        """What a step may do otherwise in another call."""
 
     def rewind(self) -> None:
         """Random numbers are drawn from where they were."""

@@ -39,6 +39,10 @@ class Engine(Protocol):
         """The last state, and outputs."""
         ...
 
+    def close(self) -> None:
+        """Give back what was kept for backward."""
+        ...
+
     def backward(
         self,
         state: Tensors,

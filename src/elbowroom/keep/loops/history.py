@@ -12,7 +12,14 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.host import Trimmer
 from elbowroom.keep.activations.entries import Identity, identity_of
 from elbowroom.keep.activations.untouched import is_plain
-from elbowroom.keep.loops.body import Body, Grads, Tensors, is_differentiable, leaves_of
+from elbowroom.keep.loops.body import (
+    Body,
+    Grads,
+    Tensors,
+    is_differentiable,
+    leaves_of,
+    stacked,
+)
 from elbowroom.keep.loops.coders import Coder, PlainCoder
 from elbowroom.keep.loops.parameters import refuse_forgotten, sequence_number
 from elbowroom.keep.loops.plans import Plan
@@ -198,6 +205,7 @@ class History:
         """Give memory back."""
         self._starts, self._ends = [], []
         if self.recorder is not None:
+            self.recorder.held_bytes = 0
             for series in self.recorder.series:
                 series.clear()
 
@@ -261,10 +269,10 @@ class History:
                         break
             self._look(number, after)
             recorder.flush()
-            stacked = [torch.stack(list(one)) for one in zip(*held, strict=True)]
+            seen = stacked(held)
         self.length = number
-        self._starts, self._ends = [*leaves, *takes], [*after, *stacked]
-        return after, stacked
+        self._starts, self._ends = [*leaves, *takes], [*after, *seen]
+        return after, seen
 
     def _refuse_forgotten(self, parameters: Tensors) -> None:
         """A later step may use what the first one did not."""

@@ -1,8 +1,9 @@
 """`loop`: a for-loop over a state that is differentiable in bounded memory."""
 
 import warnings
-from collections.abc import Callable
-from pathlib import Path
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from elbowroom.keep.loops.conditions import Conditions
 from elbowroom.keep.loops.functions import Call, Engine, Forward
 from elbowroom.keep.loops.history import History, Recorder
 from elbowroom.keep.loops.hooks import unhooked
-from elbowroom.keep.loops.options import Encoding, Store, read_slots, read_steps
+from elbowroom.keep.loops.options import Store, read_choices, read_steps
 from elbowroom.keep.loops.parameters import find_parameters, refuse_changed, refuse_dependent
 from elbowroom.keep.loops.pilot import Pilot, try_out
 from elbowroom.keep.loops.plain import is_transformed, run_plainly
@@ -27,7 +28,6 @@ from elbowroom.keep.loops.replay import Replay, Until
 from elbowroom.keep.loops.slots import LoopWarning
 from elbowroom.keep.loops.structure import flatten
 from elbowroom.keep.surroundings import random_state, set_random_state
-from elbowroom.sizes import parse_bytes
 
 
 @opaque
@@ -110,33 +110,21 @@ class Loop:
         """`probe_every`: of how many calls with an encoded history one is measured; 0 for none."""
         if not callable(step):
             raise InvalidArgument(f"step must be a function or module, got {type(step).__name__}")
-        if isinstance(tolerance, bool) or not 0 <= tolerance < 1:
-            raise InvalidArgument(
-                f"tolerance must be the relative error of a gradient, from 0 (exact) to below 1, "
-                f"got {tolerance!r}"
-            )
-        if schedule not in (None, "revolve", "periodic", "online"):
-            raise InvalidArgument(
-                f"schedule must be revolve, periodic or online, got {schedule!r}: leave it out"
-            )
-        self._step, self._given, self._outputs = step, parameters, outputs
-        self._memory = None if memory is None else parse_bytes(memory)
-        self._slots = read_slots(slots, store)
-        self._store, self._tolerance = store, tolerance
-        self._schedule: Any = schedule
-        if isinstance(store, str) and store not in ("memory", "disk", "encoded"):
-            raise InvalidArgument(
-                f"store must be memory, disk, encoded, a folder or an Encoding, got {store!r}"
-            )
-        if self._is_encoded and not tolerance and self._encoding.relative is None:
-            raise InvalidArgument("an encoded history needs a tolerance above 0, such as 0.01")
-        self.relative = self._encoding.relative or SHARE * tolerance
+        if isinstance(probe_every, bool) or not isinstance(probe_every, int) or probe_every < 0:
+            raise InvalidArgument(f"probe_every must be a number from 0 on, got {probe_every!r}")
+        # A generator, such as model.parameters(), can be gone through once.
+        self._given = list(parameters) if isinstance(parameters, Iterator) else parameters
+        self._step, self._outputs = step, outputs
+        self._asked = read_choices(memory, slots, store, schedule, tolerance)
+        self.relative = self._asked.encoding.relative or SHARE * tolerance
         """The bound of the history, relative to the range of each frame."""
         self.plan: Plan | None = None
         self.engine: Engine | None = None
         self.probed: list[Probed] = []
         """What was measured of the gradient's error, call by call."""
         self._probe, self._probe_every, self._calls = Probe(), probe_every, 0
+        self._key: Any = None
+        self._known: tuple[Any, Plan] | None = None
 
     @opaque
     def __call__(
@@ -156,7 +144,7 @@ class Loop:
         body = Body(self._step, structure, given, has_outputs=self._outputs)
         parameters = find_parameters(self._step, self._given)
         everything = [*tensors, *given.tensors, *parameters]
-        if not self._is_bounded or not torch.is_grad_enabled() or is_transformed():
+        if not self._asked.is_bounded or not torch.is_grad_enabled() or is_transformed():
             self.plan = Plan(kind="full", reason="no bound was asked for, or no gradient")
             after, stacked = run_plainly(body, tensors, given.tensors, length, until)
             return self._pack(body, after, stacked)
@@ -176,8 +164,14 @@ class Loop:
             inputs=len(given.tensors),
             parameters=parameters,
         )
+        # Where results are dropped and backward never comes, what was kept for it goes with them.
+        weakref.finalize(call, self.engine.close).atexit = False
         results: Any = Forward.apply(call, *everything)
         return self._pack(body, list(results[: len(tensors)]), list(results[len(tensors) :]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and files are of the loop, and not of what its last call has kept."""
+        return {**vars(self), "engine": None, "_probe": Probe()}
 
     def measure(
         self,
@@ -210,18 +204,6 @@ class Loop:
                 set_random_state(random)
         return relative_error(*found)
 
-    @property
-    def _is_encoded(self) -> bool:
-        return self._store == "encoded" or isinstance(self._store, Encoding)
-
-    @property
-    def _is_bounded(self) -> bool:
-        return self._memory is not None or self._slots is not None or self._is_encoded
-
-    @property
-    def _encoding(self) -> Encoding:
-        return self._store if isinstance(self._store, Encoding) else Encoding()
-
     def _pack(self, body: Body, state: Tensors, stacked: Tensors) -> Any:
         after = body.structure.build(state)
         if not self._outputs:
@@ -237,31 +219,36 @@ class Loop:
         parameters: Tensors,
         length: int | None,
     ) -> tuple[Plan, Pilot | None]:
-        folder = self._store if isinstance(self._store, Path) else None
-        if self._slots is not None and not self._is_encoded:
+        if self._asked.slots is not None:
             usual: Schedule = "revolve" if length is not None else "online"
-            inner, outer = self._slots
+            inner, outer = self._asked.slots
             kept = Plan(
                 kind="replay",
                 slots=inner,
                 disk_slots=outer,
-                folder=folder,
-                schedule=usual if self._schedule is None else self._schedule,
+                folder=self._asked.folder,
+                schedule=usual if self._asked.schedule is None else self._asked.schedule,
             )
             return kept, None
         if length == 0:
             return Plan(kind="full", reason="there is no step"), None
-        memory = self._memory
+        memory = self._asked.memory_bytes
+        looks = [_look_of(t) for t in (*state, *inputs, *parameters)]
+        self._key = length, body.conditions.key, looks
+        if self._known is not None and self._known[0] == self._key:
+            return self._known[1], None
         with unhooked(parameters), refuse_changed(parameters):
             pilot = try_out(body, state, inputs, parameters, is_counted=memory is not None)
-        if self._is_encoded:
+        if self._asked.is_encoded:
             room = 2**62 if memory is None else memory
             plan = plan_history(pilot, length, room)
             if plan is not None:
                 return plan, pilot
         if memory is None:
             return Plan(kind="full", reason="what a step keeps is too small to be encoded"), pilot
-        plan = choose(pilot, length, memory_bytes=memory, tolerance=self._tolerance)
+        plan = choose(pilot, length, memory_bytes=memory, tolerance=self._asked.tolerance)
+        if plan.kind != "history":  # which has to know the very tensors that are constants
+            self._known = self._key, plan
         return plan, pilot
 
     def _make_engine(
@@ -276,23 +263,28 @@ class Loop:
         def record() -> Recorder:
             return Recorder(
                 self.relative,
-                self._encoding.every,
+                self._asked.encoding.every,
                 plan.history_bytes,
                 pilot.constants,
-                self._encoding.coder,
+                self._asked.encoding.coder,
                 sites=pilot.tape_tensors,
                 length=length,
             )
 
         history = self._with_probe(body, plan, length, until, record)
-        if self._memory is None:
+        if self._asked.memory_bytes is None:
             return history
-        memory = self._memory
+        memory = self._asked.memory_bytes
 
         def keep_states() -> Replay:
-            return Replay(body, plan_replay(pilot, length, memory)[0], length, until)
+            states = plan_replay(pilot, length, memory)[0]
+            self.plan = replace(
+                states, reason=f"a history took more than it may; {states.reason} instead"
+            )
+            self._known = self._key, self.plan
+            return Replay(body, states, length, until)
 
-        return Careful(history, keep_states, body, self._gave_up)
+        return Careful(history, keep_states, body)
 
     def _with_probe(
         self,
@@ -328,24 +320,20 @@ class Loop:
         self.probed.append(
             Probed(start=probe.start, steps=probe.steps, error=error, relative=self.relative)
         )
-        if not self._tolerance or self._encoding.relative is not None:
+        if not self._asked.tolerance or self._asked.encoding.relative is not None:
             return
-        self.relative = feed(self.relative, error, self._tolerance)
-        if error > self._tolerance:
+        tolerance = self._asked.tolerance
+        self.relative = feed(self.relative, error, tolerance)
+        if error > tolerance:
             warnings.warn(
                 f"the gradient of steps {probe.start} to {probe.start + probe.steps} is off by "
-                f"{error:.2g}, more than the tolerance of {self._tolerance:g}: from now on the "
-                f"history keeps {self.relative:.2g} of its range",
+                f"{error:.2g}, more than the tolerance of {tolerance:g}: from now on the history "
+                f"keeps {self.relative:.2g} of its range",
                 LoopWarning,
                 stacklevel=2,
             )
 
-    def _gave_up(self) -> None:
-        self.plan = (
-            None
-            if self.plan is None
-            else Plan(
-                kind="replay",
-                reason="the history took more than it may, and states were kept instead",
-            )
-        )
+
+def _look_of(tensor: Tensor) -> tuple[Any, ...]:
+    """What decides how much a step takes."""
+    return tuple(tensor.shape), tensor.dtype, tensor.device, tensor.requires_grad

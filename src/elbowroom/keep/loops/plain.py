@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from elbowroom.keep.loops.body import Body, Stack, Tensors
+from elbowroom.keep.loops.body import Body, Stack, Tensors, stacked
 from elbowroom.keep.loops.replay import Until
 
 
@@ -35,7 +35,7 @@ def run_plainly(
     state = body.take(value, number)
     if not is_taped:
         return state, stack.tensors()
-    return state, [torch.stack(list(one)) for one in zip(*held, strict=True)]
+    return state, stacked(held)
 
 
 def is_transformed() -> bool:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from elbowroom.codec import Blob, Bound, decode, encode
 from elbowroom.codec.bound import Mode
+from elbowroom.errors import InvalidArgument
 from elbowroom.keep.loops.coders import Coded, PlainCoder
-from elbowroom.keep.loops.patches import VALUES, Tiling
+from elbowroom.keep.loops.patches import SIDES, VALUES, Tiling
 
 # Of a code's size, so that sums of products stay exact; see the models.
 MOST_CODE = 2**20
@@ -143,6 +144,10 @@ class PredictiveCoder:
 
     def __init__(self, dims: int | None = None) -> None:
         """`dims`: how many of the last axes form a grid; found by their lengths if left out."""
+        if dims is not None and dims not in SIDES:
+            raise InvalidArgument(
+                f"dims is how many of the last axes form a grid, 1, 2 or 3, got {dims!r}"
+            )
         self._dims = dims
         self._plain = PlainCoder()
         self._model: Model | None = None

@@ -1,5 +1,6 @@
 """What encoding a history does to gradients: a window of steps, run exactly and run encoded."""
 
+import math
 import random as draws
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ WINDOW = 32
 # Far below the tolerance the bound may grow, and above it the bound must shrink; more slowly up.
 _GROW, _SHRINK = 1.5, 0.25
 _AIM = 0.7
+
+# The largest bound, of the tolerance and at all: gradients of waves are off by as much as their
+# history is.
+_MOST, _LARGEST = 4.0, 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +118,12 @@ def relative_error(exact: Tensors, other: Tensors) -> float:
 
 
 def feed(relative: float, error: float, tolerance: float) -> float:
-    """The bound for the next loop, after what this one's window has shown."""
-    if not error > 0:
-        return relative * _GROW
-    factor = _AIM * tolerance / error
-    return relative * min(_GROW, max(_SHRINK, factor))
+    """The bound for the next loop, after what this one's window has shown.
+
+    A gradient that is not finite shows nothing. One that the history does not reach shows no error
+    at all, and another may come: so there is an end to growing.
+    """
+    if not math.isfinite(error):
+        return relative
+    factor = _GROW if error == 0 else min(_GROW, max(_SHRINK, _AIM * tolerance / error))
+    return min(relative * factor, _MOST * tolerance, _LARGEST)

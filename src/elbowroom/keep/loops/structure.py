@@ -1,6 +1,7 @@
 """The state of a loop as a flat list of tensors, and back into what the user has."""
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -42,13 +43,18 @@ class Structure:
         return make(*values) if hasattr(make, "_fields") else make(values)
 
 
-def flatten(value: Any, where: str) -> tuple[list[Tensor], Structure]:
-    """The tensors of a value, and how to put it together again."""
+def flatten(
+    value: Any, where: str, like: Structure | None = None
+) -> tuple[list[Tensor], Structure]:
+    """The tensors of a value, and how to put it together again.
+
+    Names of dicts are taken in the order of `like`, where they are the same.
+    """
     tensors: list[Tensor] = []
-    return tensors, _look(value, where, tensors)
+    return tensors, _look(value, where, tensors, like)
 
 
-def _look(value: Any, where: str, tensors: list[Tensor]) -> Structure:
+def _look(value: Any, where: str, tensors: list[Tensor], like: Structure | None) -> Structure:
     kind = type(value)
     if isinstance(value, Tensor):
         tensors.append(value)
@@ -56,19 +62,35 @@ def _look(value: Any, where: str, tensors: list[Tensor]) -> Structure:
     if value is None:
         return _NONE
     if isinstance(value, Mapping):
-        parts = tuple(_look(value[name], f"{where}[{name!r}]", tensors) for name in value)
-        return Structure(kind if isinstance(value, dict) else dict, tuple(value), parts)
+        is_known = like is not None and set(like.names) == set(value)
+        names = like.names if like is not None and is_known else tuple(value)
+        parts = tuple(
+            _look(value[name], f"{where}[{name!r}]", tensors, _part(like, n))
+            for n, name in enumerate(names)
+        )
+        # Others, such as a defaultdict, are not made from pairs alone.
+        is_made = kind in (dict, OrderedDict) or dataclasses.is_dataclass(kind)
+        return Structure(kind if is_made else dict, names, parts)
     if isinstance(value, tuple | list):
-        parts = tuple(_look(v, f"{where}[{n}]", tensors) for n, v in enumerate(value))
+        parts = tuple(
+            _look(v, f"{where}[{n}]", tensors, _part(like, n)) for n, v in enumerate(value)
+        )
         return Structure(kind, (), parts)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = tuple(field.name for field in dataclasses.fields(value) if field.init)
-        parts = tuple(_look(getattr(value, n), f"{where}.{n}", tensors) for n in names)
+        parts = tuple(
+            _look(getattr(value, name), f"{where}.{name}", tensors, _part(like, n))
+            for n, name in enumerate(names)
+        )
         return Structure(kind, names, parts)
     raise InvalidArgument(
         f"{where} must be a tensor, or a tuple, list, dict or dataclass of tensors, and is "
-        f"{kind.__name__}: make it a tensor, or keep it out of the state"
+        f"{kind.__name__}: make it a tensor, or leave it out"
     )
+
+
+def _part(like: Structure | None, number: int) -> Structure | None:
+    return like.parts[number] if like is not None and number < len(like.parts) else None
 
 
 _TENSOR = Structure(Tensor, (), ())
