@@ -1,6 +1,7 @@
 """A history that is encoded takes less, and moves gradients by no more than was asked for."""
 
 import gc
+import math
 import warnings
 from typing import Any
 
@@ -76,7 +77,9 @@ def test_interpolated_frames_keep_the_bound() -> None:
     for every in (None, 1, 3, 8):
         series = Series(PlainCoder(), 1e-3, every, spent.append)
 
+        # It travels, and then stands and swings, with moments in which it is nearly nothing.
         films = [torch.sin(at - 0.05 * n) * (1 if n < 60 else 3) for n in range(100)]
+        films += [torch.sin(at) * math.cos(0.07 * n) for n in range(100)]
         films[70][5] = torch.nan
         films[71][6] = torch.inf
         frames = []
@@ -90,7 +93,7 @@ def test_interpolated_frames_keep_the_bound() -> None:
             found = frame.tensor()
             assert torch.equal(found.isnan(), film.isnan())
             good = film.isfinite()
-            most = 1e-3 * 6.1
+            most = 1e-3 * (film[good].max() - film[good].min())
             assert (found[good] - film[good]).abs().max() <= most
         assert series.interpolated > 20 or every == 1
 

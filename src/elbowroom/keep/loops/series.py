@@ -80,7 +80,7 @@ class Series:
         self._coder, self._relative, self._spend = coder, relative, spend
         self._is_free = every is None
         self._distance = every or 2
-        self._anchors: list[tuple[Frame, Tensor, float]] = []
+        self._anchors: list[tuple[Frame, Tensor]] = []
         self._pending: list[Frame] = []
         self._cache: OrderedDict[int, tuple[Frame, Tensor]] = OrderedDict()
         self._patience = 0
@@ -109,7 +109,7 @@ class Series:
         """No more frames come, or none that follow."""
         if self._pending:
             self._anchor()
-        self._spend(-sum(values.nbytes for _, values, _ in self._anchors))
+        self._spend(-sum(values.nbytes for _, values in self._anchors))
         self._anchors = []
 
     def restore(self, frame: Frame) -> Tensor:
@@ -141,7 +141,7 @@ class Series:
         *between, frame = self._pending
         self._pending = []
         assert frame.raw is not None
-        bound, most = self._bound(frame.raw, ANCHOR_SHARE if self._distance > 1 else 1.0)
+        bound, _ = self._bound(frame.raw, ANCHOR_SHARE if self._distance > 1 else 1.0)
         self._encode(frame, bound)
         frame.is_anchor = True
         self.anchored += 1
@@ -150,25 +150,25 @@ class Series:
         assert frame.coded is not None
         values = frame.coded.decode()
         self._spend(values.nbytes if len(self._anchors) < _NODES else 0)
-        self._anchors = [*self._anchors[-(_NODES - 1) :], (frame, values, most)]
+        self._anchors = [*self._anchors[-(_NODES - 1) :], (frame, values)]
         missed = sum(not self._interpolate(one) for one in between)
         self._adapt(len(between), missed)
 
     def _interpolate(self, frame: Frame) -> bool:
         """Try it; true if that is good enough."""
         assert frame.raw is not None
-        times = [anchor.number for anchor, _, _ in self._anchors]
+        times = [anchor.number for anchor, _ in self._anchors]
         weights = _weights(times, frame.number)
         guess = _combine(
-            [(values, w) for (_, values, _), w in zip(self._anchors, weights, strict=True)]
+            [(values, w) for (_, values), w in zip(self._anchors, weights, strict=True)]
         )
         error = float(guess.sub_(frame.raw).abs_().max()) if guess.numel() else 0.0
-        allowed = max(most for _, _, most in self._anchors[-2:])
+        allowed = self._bound(frame.raw, 1.0)[1]  # its own: that of its neighbours may be larger
         if not error <= allowed:  # NaN is not either
             self._encode_alone(frame)
             return False
         self._spend(-frame.raw.nbytes)
-        frame.nodes = tuple((a, w) for (a, _, _), w in zip(self._anchors, weights, strict=True))
+        frame.nodes = tuple((a, w) for (a, _), w in zip(self._anchors, weights, strict=True))
         frame.raw = None
         self.interpolated += 1
         return True
@@ -198,7 +198,7 @@ class Series:
         frame.raw = None
 
     def _bound(self, values: Tensor, share: float) -> tuple[Bound, float]:
-        """A share of the bound, and what an interpolated frame beside it may be off."""
+        """A share of the bound, and what the frame may be off if it is interpolated."""
         if not values.is_floating_point() or values.numel() == 0:
             return Bound.lossless(), 0.0
         low, high = (float(v) for v in values.aminmax())
