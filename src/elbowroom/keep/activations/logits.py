@@ -111,7 +111,9 @@ class CrossEntropy(Function):
             gradient = torch.empty_like(logits)
         x, out, index = flat(logits), flat(gradient), manner.places(target)
         dtype = manner.dtype if bound == 0 else rows.dtype
-        picked, summed = (None if g is None else g.reshape(index.shape).to(dtype) for g in gradients)
+        picked, summed = (
+            None if g is None else g.reshape(index.shape).to(dtype) for g in gradients
+        )
         if picked is None:
             picked = torch.zeros(index.shape, dtype=dtype)
         if weight is not None:

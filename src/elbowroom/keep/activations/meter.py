@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from elbowroom.keep.activations.journey import energy
 from elbowroom.keep.activations.trees import map_tensors, tensors_in
 from elbowroom.keep.surroundings import (
     copy_buffers,
@@ -54,6 +55,8 @@ class Meter:
         self._fits = fits
         self._call: tuple[Any, Any] | None = None
         self._outputs: list[Tensor | None] = []
+        self._energies: list[float] = []
+        self._part: tuple[int, int] | None = None
         self._handles: list[Any] = []
         self._random: Any = None
         self._buffers: list[Tensor] = []
@@ -76,6 +79,7 @@ class Meter:
         for handle in self._handles:
             handle.remove()
         self._handles, self._call, self._outputs, self._buffers = [], None, [], []
+        self._energies, self._part = [], None
 
     def _before(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         # A hook that is removed while hooks run may still be called.
@@ -96,14 +100,20 @@ class Meter:
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
         outputs = [t for t in tensors_in(output) if t.requires_grad]
-        self._outputs = [None] * len(outputs)
+        self._outputs, self._energies = [None] * len(outputs), [0.0] * len(outputs)
+        self._part = _part_of([*tensors_in(self._call), *outputs], self._share)
         for place, tensor in enumerate(outputs):
             tensor.register_hook(lambda g, place=place: self._arrived(place, g))
 
     def _arrived(self, place: int, gradient: Tensor) -> None:
         if self._call is None:
             return
-        self._outputs[place] = gradient.detach()
+        gradient = gradient.detach()
+        self._energies[place] = energy(gradient)
+        if self._part is not None:
+            # All of it would wait until the end, and of logits that is a lot.
+            gradient = gradient[: self._part[0]].clone()
+        self._outputs[place] = gradient
         if not self._queued:
             self._queued = True
             _at_the_end(lambda: _at_the_end(self._measure))
@@ -111,13 +121,13 @@ class Meter:
     def _measure(self) -> None:
         self._queued = False
         call, gradients, random, buffers = self._call, self._outputs, self._random, self._buffers
+        arrived, known = sum(self._energies), self._part
         self.disarm()
         if call is None or all(g is None for g in gradients):
             return
-        arrived = _energy(gradients)
-        args, kwargs, gradients, part = _cut(call, gradients, self._share)
+        args, kwargs, gradients, part = _cut(call, gradients, self._share, known)
         # Errors grow with gradients, and those of samples differ: not their number counts.
-        weight = _energy(gradients) / arrived if arrived > 0 else 0.0
+        weight = sum(energy(g) for g in gradients) / arrived if arrived > 0 else 0.0
         if not weight > 0:
             return
         if not self._fits(part) or (part == 1 and self._share < 1):
@@ -178,10 +188,6 @@ class Meter:
             )
 
 
-def _energy(gradients: Grads) -> float:
-    return sum(float(g.float().square().sum()) for g in gradients if g is not None)
-
-
 def part_of(batch: int, share: float = 1.0) -> int:
     """How many samples of a batch are run again; all of them where they are few."""
     least = LEAST if share >= 1 else SHORT
@@ -193,13 +199,23 @@ def _at_the_end(action: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(action)
 
 
-def _cut(call: tuple[Any, Any], gradients: Grads, share: float) -> tuple[Any, Any, Grads, float]:
-    """The first part of the batch, where every tensor agrees on what the batch is."""
-    tensors = [*tensors_in(call), *(g for g in gradients if g is not None)]
+def _part_of(tensors: list[Tensor], share: float) -> tuple[int, int] | None:
+    """How many samples are run again, and of how many, where all tensors agree on that."""
     sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
+    if len(sizes) != 1:
+        return None
     batch = sizes.pop()
-    count = batch if sizes else part_of(batch, share)
-    if count == batch:
+    return part_of(batch, share), batch
+
+
+def _cut(
+    call: tuple[Any, Any], gradients: Grads, share: float, known: tuple[int, int] | None
+) -> tuple[Any, Any, Grads, float]:
+    """The first part of the batch; where it is known, gradients have been cut already."""
+    tensors = [*tensors_in(call), *(g for g in gradients if g is not None)]
+    found = known or _part_of(tensors, share)
+    if found is None or found[0] == found[1]:
         return *call, gradients, 1.0
+    count, batch = found
     args, kwargs = map_tensors(lambda t: t[:count], call)
     return args, kwargs, [None if g is None else g[:count] for g in gradients], count / batch
