@@ -191,6 +191,35 @@ def test_small_tensors_are_not_worth_it() -> None:
     assert loop.plan is not None and loop.plan.kind == "replay"
 
 
+def test_what_is_not_encoded_counts_as_well() -> None:
+    """Complex numbers and small tensors are kept as they are, and a budget is one for them too."""
+    potential = torch.linspace(0, 1, 20_000).requires_grad_()
+
+    def turn(state: Tensor) -> Tensor:
+        curve = torch.roll(state, 1) - 2 * state + torch.roll(state, -1)
+        return state + 0.05j * (curve - potential * state)
+
+    first = torch.exp(1j * torch.linspace(0, 50, 20_000))
+    (expected,) = torch.autograd.grad(plain(turn, first, 60).abs().sum(), potential)
+    loop = er.Loop(
+        turn, parameters=potential, memory="3 MB", tolerance=0.01, store="encoded", probe_every=0
+    )
+    after = loop(first, 60)
+    assert loop.plan is not None and loop.plan.kind == "replay"
+    assert torch.equal(torch.autograd.grad(after.abs().sum(), potential)[0], expected)
+
+    def pieces(state: Tensor) -> Tensor:
+        field = torch.sin(state * potential)
+        return field * torch.cat([torch.cos(part) for part in field.split(1000)])
+
+    loop = er.Loop(pieces, parameters=potential, store=Encoding(relative=1e-3), probe_every=0)
+    after = loop(torch.ones(20_000), 8)
+    engine = loop.engine
+    assert isinstance(engine, History) and engine.recorder is not None
+    assert engine.held_bytes > 8 * 20_000 * 4  # of each step, all parts of the field
+    after.sum().backward()
+
+
 def test_changes_in_place_are_noticed() -> None:
     def step(state: Tensor) -> Tensor:
         after = torch.sin(state)

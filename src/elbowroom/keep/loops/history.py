@@ -39,12 +39,13 @@ class Overflow(Exception):
 
 
 class _Kept:
-    """A tensor that is left as it is: a parameter, a constant, or a small one."""
+    """A tensor that is left as it is: a parameter, a constant, a small or a complex one."""
 
-    __slots__ = ("_tensor", "_watch")
+    __slots__ = ("__weakref__", "_tensor", "_watch")
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor.detach()
+    def __init__(self, tensor: Tensor, *, is_made: bool = False) -> None:
+        """`is_made`: by the step, so that nobody else holds what it may be a part of."""
+        self._tensor = _without_rest(tensor.detach()) if is_made else tensor.detach()
         self._watch = Watch(tensor) if is_plain(tensor) else None
 
     def tensor(self) -> Tensor:
@@ -73,7 +74,7 @@ class Recorder:
         self._make_coder = make_coder
         self.held_bytes = self.peak_bytes = self.plain_bytes = 0
         self._series: dict[Any, Series] = {}
-        self._recent: dict[Identity, tuple[StorageWeakRef, weakref.ref[Frame]]] = {}
+        self._recent: dict[Identity, tuple[StorageWeakRef, weakref.ref[Frame | _Kept]]] = {}
         storages = [t.untyped_storage() for t in constants if is_plain(t)]
         self._constants = {storage._cdata for storage in storages}
         # While these are held, nothing else gets their addresses.
@@ -103,20 +104,23 @@ class Recorder:
     @opaque
     def pack(self, tensor: Tensor) -> "Frame | _Kept":
         """Called by autograd with a tensor that backward will need."""
-        if not is_plain(tensor) or tensor.is_complex() or isinstance(tensor, nn.Parameter):
+        if not is_plain(tensor) or isinstance(tensor, nn.Parameter):
             return _Kept(tensor)
         nbytes = tensor.numel() * tensor.element_size()
-        storage = tensor.untyped_storage()._cdata
-        is_leaf = tensor.requires_grad and tensor.grad_fn is None
+        if tensor.requires_grad and tensor.grad_fn is None:
+            return _Kept(tensor)
         key = identity_of(tensor)
-        if nbytes < LEAST_BYTES or storage in self._constants or is_leaf:
-            if storage not in self._constants:
-                return _Kept(tensor)
+        if tensor.untyped_storage()._cdata in self._constants:
             return self._kept.setdefault(key, _Kept(tensor))
         known = self._recent.get(key)
-        if known is not None and not known[0].expired() and (frame := known[1]()) is not None:
-            return frame
+        if known is not None and not known[0].expired() and (held := known[1]()) is not None:
+            return held
         self.plain_bytes += nbytes
+        if nbytes < LEAST_BYTES or tensor.is_complex():
+            kept = _Kept(tensor, is_made=True)
+            self._recent[key] = StorageWeakRef(tensor.untyped_storage()), weakref.ref(kept)
+            self._spend(nbytes)
+            return kept
         place = self._place, tuple(tensor.shape), tensor.dtype, tensor.device
         self._place += 1
         if place not in self._series:
