@@ -49,4 +49,11 @@ class Careful:
         output_grads: Grads,
     ) -> tuple[Grads, Grads, Grads]:
         """Gradients of the first state, the inputs and the parameters."""
-        return self._engine.backward(state, inputs, parameters, grads, output_grads)
+        engine, coming = self._engine, (list(grads), list(output_grads))
+        try:
+            return engine.backward(state, inputs, parameters, grads, output_grads)
+        except Overflow:
+            # A second backward makes the history again, and its bound may be smaller by now.
+            self._engine = self._other()
+            self._engine.length = engine.length
+        return self._engine.backward(state, inputs, parameters, *coming)
