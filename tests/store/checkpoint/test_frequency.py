@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -114,11 +115,25 @@ def test_the_disk_is_not_asked_for_more_than_it_can_take() -> None:
     assert saves <= 51 and "what the disk can take" in pace.explain()
 
 
-@pytest.mark.parametrize("bad", [0, 1, -0.1, 2])
-def test_bad_numbers(bad: float) -> None:
+def test_news_come_when_there_are_any() -> None:
+    pace = Pace()
+    assert pace.news() is None
+    train(pace, 60, step_s=lambda now: 0.1, stall_s=lambda now: 0.035, noise=0)
+    assert pace.news() == pace.explain()
+    assert pace.news() is None
+    train(pace, 600, step_s=lambda now: 0.1, stall_s=lambda now: 0.1, noise=0)
+    assert "about every 29 steps" in (pace.news() or "")
+    train(pace, 600, step_s=lambda now: 0.1, stall_s=lambda now: 0.03, noise=0)
+    assert pace.news() is not None
+    assert Pace(every=3).news() is None
+
+
+@pytest.mark.parametrize("bad", [0, 1, -0.1, 2, math.nan, "0.1", None, True])
+def test_bad_numbers(bad: Any) -> None:
     with pytest.raises(InvalidArgument, match="max_overhead must be a share between 0 and 1"):
         Pace(max_overhead=bad)
     with pytest.raises(InvalidArgument, match="every must be a number of steps from 1 on"):
         Pace(every=0)
-    with pytest.raises(InvalidArgument, match="must be more than 0 seconds"):
-        Pace(mean_time_between_failures_s=0)
+    for none in (0, math.inf, math.nan, "x"):
+        with pytest.raises(InvalidArgument, match="must be more than 0 seconds and less than"):
+            Pace(mean_time_between_failures_s=none)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -7,11 +7,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from elbowroom.store.checkpoint import Store
+from elbowroom.store.checkpoint import Store, signals
 from elbowroom.store.checkpoint.signals import Notice
 
 from .runs import losses_of, start
@@ -86,19 +87,43 @@ def test_in_another_thread_nothing_is_listened_for(tmp_path: Path) -> None:
     assert found == [before]
 
 
-def test_the_second_signal_is_for_those_who_were_there_first() -> None:
+def test_a_signal_that_comes_again_much_later_is_for_those_who_were_there_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     got: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
     try:
         notice = Notice()
         notice.listen()
-        os.kill(os.getpid(), signal.SIGUSR1)
-        assert notice.number == signal.SIGUSR1 and got == []
+        # A launcher that was told passes it on, and a cluster that has warned says so again.
+        for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+            assert notice.number == number and got == []
+        monkeypatch.setattr(signals, "SAME_S", -1.0)
         os.kill(os.getpid(), signal.SIGUSR1)
         assert got == [signal.SIGUSR1]
         notice.ignore()
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_while_the_last_checkpoint_is_written_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Store.commit
+
+    def commit(*given: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(*given)
+
+    monkeypatch.setattr(Store, "commit", commit)
+    before = signal.getsignal(signal.SIGTERM)
+    checkpointer = start().checkpointer(tmp_path, every=100, handle_signals=True)
+    checkpointer.step()
+    with pytest.raises(SystemExit) as ended:
+        checkpointer.close()
+    assert ended.value.code == 0 and signal.getsignal(signal.SIGTERM) == before
+    assert [name.step for name in Store.open(tmp_path).names()] == [1]
 
 
 def test_a_forked_process_ends_when_it_is_told_to() -> None:

@@ -1,5 +1,6 @@
 """Runs that end without closing what they have begun: it is finished before the process is gone."""
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -41,5 +42,8 @@ def _end_all() -> None:
         _ends.popitem()[1]()
 
 
+# What a forked process has is its parent's to finish. Such processes end all the time: workers of a
+# loader come here too.
+os.register_at_fork(after_in_child=_ends.clear)
 # Before threads can no longer be started, which is before atexit.
 threading._register_atexit(_end_all)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]

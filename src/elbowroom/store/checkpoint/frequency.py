@@ -10,6 +10,7 @@ import math
 import statistics
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 from elbowroom.errors import InvalidArgument
 
@@ -43,16 +44,17 @@ class Pace:
         every: int | None = None,
         mean_time_between_failures_s: float | None = None,
     ) -> None:
-        if not 0 < max_overhead < 1:
+        if not _is_number(max_overhead) or not 0 < max_overhead < 1:
             raise InvalidArgument(
                 f"max_overhead must be a share between 0 and 1, got {max_overhead!r}"
             )
         if every is not None and (not isinstance(every, int) or every < 1):
             raise InvalidArgument(f"every must be a number of steps from 1 on, got {every!r}")
         mtbf = mean_time_between_failures_s
-        if mtbf is not None and not mtbf > 0:
+        if mtbf is not None and (not _is_number(mtbf) or not 0 < mtbf < math.inf):
             raise InvalidArgument(
-                f"mean_time_between_failures_s must be more than 0 seconds, got {mtbf!r}"
+                "mean_time_between_failures_s must be more than 0 seconds and less than forever, "
+                f"got {mtbf!r}"
             )
         self._cap, self._every, self._mtbf_s = max_overhead, every, mtbf
         self._steps: deque[float] = deque(maxlen=_WINDOW)
@@ -64,6 +66,7 @@ class Pace:
         self._unpaid_s = 0.0
         self._undisturbed = 0
         self._costs: Costs | None = None
+        self._told: int | None = None
 
     @property
     def step_s(self) -> float:
@@ -155,11 +158,29 @@ class Pace:
         reasons = {
             costs.added_s / self._cap: f"so that saving takes {self._cap:.1%} of the time",
             costs.persist_s: "which is what the disk can take",
-            self._failures_s(): f"the best for a failure every {self._mtbf_s or 0:,.0f} s (Young)",
+            self._failures_s(): f"the best for a failure every {self._mtbf_s or 0:.4g} s (Young)",
         }
         return (
-            f"a checkpoint about every {self.interval()} steps: a step takes {self.step_s:.3g} s, "
-            f"a checkpoint stops the loop for {costs.stall_s:.3g} s, slows the steps beside it by "
-            f"{costs.slowdown_s:.3g} s and is on disk after {costs.persist_s:.3g} s; "
-            f"{reasons[max(reasons)]}"
+            f"a checkpoint about every {_say(self.interval())} steps: a step takes "
+            f"{self.step_s:.3g} s, a checkpoint stops the loop for {costs.stall_s:.3g} s, slows "
+            f"the steps beside it by {costs.slowdown_s:.3g} s and is on disk after "
+            f"{costs.persist_s:.3g} s; {reasons[max(reasons)]}"
         )
+
+    def news(self) -> str | None:
+        """The same, when it is known and not nearly what was told last."""
+        if self._every is not None or self._costs is None:
+            return None
+        now = self.interval()
+        if self._told is not None and self._told <= 2 * now and now <= 2 * self._told:
+            return None
+        self._told = now
+        return self.explain()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _say(count: int) -> str:
+    return str(count) if count < 10**9 else f"{count:.0e}"

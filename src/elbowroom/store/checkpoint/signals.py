@@ -3,10 +3,13 @@
 import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+# A cluster tells all processes of a job, and a launcher that was told tells its own once more.
+SAME_S = 10.0
 
 
 class Notice:
@@ -16,6 +19,7 @@ class Notice:
         self.number = 0
         self._process = os.getpid()
         self._before: dict[int, Any] = {}
+        self._came_at: dict[int, float] = {}
 
     def listen(self) -> None:
         """From now on; only the main thread may, and elsewhere signals do what they did."""
@@ -35,13 +39,15 @@ class Notice:
         self._before.clear()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.number or os.getpid() != self._process:
-            # The second one is not for saving: whoever sends it wants what was there before. Nor is
-            # one that comes to a process which was forked since.
-            before = self._before.get(number)
-            if callable(before):
-                before(number, frame)
-            elif before == signal.SIG_DFL:
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
-        self.number = number
+        now = time.monotonic()
+        if os.getpid() == self._process and now - self._came_at.setdefault(number, now) <= SAME_S:
+            self.number = number
+            return
+        # Whoever sends it again later wants what was there before. So does one who sends it to a
+        # process that was forked since.
+        before = self._before.get(number)
+        if callable(before):
+            before(number, frame)
+        elif before == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
