@@ -72,6 +72,13 @@ def test_far_is_behind_when_near_is_newer(tmp_path: Path) -> None:
     check(far, [6])
 
 
+def test_what_did_not_arrive_comes_with_the_next_start(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    train(start(), 5, near)
+    assert train(start(), 5, near, far=far) == 4
+    check(far, [4])
+
+
 def test_what_cannot_be_brought_now_comes_with_the_next(tmp_path: Path) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
     run = start()
@@ -90,6 +97,40 @@ def test_what_cannot_be_brought_now_comes_with_the_next(tmp_path: Path) -> None:
         with pytest.warns(CheckpointWarning, match="step 1 was not brought to .*it is safe near"):
             checkpointer.step()
     check(far, [2])
+
+
+def test_errors_of_other_libraries_end_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class TimedOutSomewhere(Exception):
+        """As the clients of object stores have them."""
+
+    def fail(*_: object) -> None:
+        raise TimedOutSomewhere("no answer")
+
+    run = start()
+    with run.checkpointer(tmp_path / "near", every=1, far=tmp_path / "far") as checkpointer:
+        drain = checkpointer._journal._drain
+        assert drain is not None
+        with monkeypatch.context() as broken:
+            broken.setattr("elbowroom.store.checkpoint.drain._copy", fail)
+            checkpointer.step()
+            checkpointer._persister.wait()
+            drain.wait()
+        with pytest.warns(CheckpointWarning, match="was not brought to .*: no answer; it is safe"):
+            checkpointer.step()
+    check(tmp_path / "far", [2])
+
+
+def test_two_runs_do_not_bring_to_one_place(tmp_path: Path) -> None:
+    with (
+        start().checkpointer(tmp_path / "one", far=tmp_path / "far"),
+        pytest.raises(InvalidArgument, match=r"another run is writing checkpoints to .*far"),
+    ):
+        start().checkpointer(tmp_path / "two", far=tmp_path / "far")
+    start().checkpointer(tmp_path / "one", far=tmp_path / "far").close()
+    with pytest.raises(InvalidArgument, match="where the checkpoints are already"):
+        start().checkpointer(tmp_path / "one", far=tmp_path / "two" / ".." / "one")
 
 
 def test_tiers_of_two_runs_do_not_mix(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Contents that a store holds, told by what they are: the memory that increments are made from."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,6 +46,13 @@ class Held:
             return 0
         return sum(span.nbytes for span in self.spans) + self.base.chain_bytes
 
+    @property
+    def packs(self) -> set[str]:
+        """All that it lies in, with what it builds on."""
+        spans = (*self.spans, *(() if self.leaves is None else (self.leaves,)))
+        below = set() if self.base is None else self.base.packs
+        return below | {span.pack for span in spans}
+
 
 @dataclass(kw_only=True)
 class Memory:
@@ -59,6 +66,15 @@ class Memory:
         """Remember the content of a tensor."""
         self.by_place[where] = held
         self.by_root[held.root] = held
+
+    def without(self, packs: Collection[str]) -> "Memory":
+        """What is left if those packs are gone."""
+        gone = set(packs)
+        return Memory(
+            by_root={root: one for root, one in self.by_root.items() if not one.packs & gone},
+            by_place={place: one for place, one in self.by_place.items() if not one.packs & gone},
+            pack_bytes={pack: n for pack, n in self.pack_bytes.items() if pack not in gone},
+        )
 
     def sparse_packs(self) -> frozenset[str]:
         """Packs of which less than half is still in use."""

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from elbowroom.errors import CorruptData, ElbowroomError
+from elbowroom.errors import CorruptData
 from elbowroom.store.checkpoint import manifest as manifests
 from elbowroom.store.checkpoint.objects import place_at
 from elbowroom.store.checkpoint.place import Place
@@ -24,8 +24,16 @@ _PIECE_BYTES = 8 << 20
 class Drain:
     """Brings checkpoints from one store to another; of several that wait, only the newest."""
 
-    def __init__(self, near: Store, far: Store, keep: Keep, tell: Callable[[str], None]) -> None:
-        self._near, self._far, self._keep, self._tell = near, far, keep, tell
+    def __init__(
+        self,
+        near: Store,
+        far: Store,
+        keep: Keep,
+        *,
+        tell: Callable[[str], None],
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._near, self._far, self._keep, self._tell, self._then = near, far, keep, tell, then
         self._asked = queue.SimpleQueue[Name | None]()
         self._idle = threading.Event()
         self._idle.set()
@@ -60,12 +68,13 @@ class Drain:
             try:
                 bring(self._near, self._far, name)
                 self._far.collect(self._keep.choose(self._far.names()), upto=name.order)
-            except (OSError, ElbowroomError) as error:
+            except Exception as error:  # libraries of object stores have errors of their own
                 self._tell(
                     f"the checkpoint of step {name.step} was not brought to "
                     f"{self._far.place.root}: {error}; it is safe near, and will be brought along "
                     "with the next"
                 )
+            self._then()
             if self._asked.empty():
                 self._idle.set()
 

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from elbowroom.errors import CorruptData, ElbowroomError, InvalidArgument
 from elbowroom.store.checkpoint import manifest as manifests
+from elbowroom.store.checkpoint.clearing import Clearing
 from elbowroom.store.checkpoint.contents import Memory
 from elbowroom.store.checkpoint.digests import LEAF_BYTES
 from elbowroom.store.checkpoint.drain import Drain, bring_back, find_identity
 from elbowroom.store.checkpoint.forking import Forked
+from elbowroom.store.checkpoint.holding import hold_writer
 from elbowroom.store.checkpoint.lossy import BoundOf
 from elbowroom.store.checkpoint.manifest import Entry, Manifest, Part
 from elbowroom.store.checkpoint.objects import place_at
@@ -49,7 +51,7 @@ class Journal:
         bound_of: BoundOf = lambda piece: None,
         system: System | None = None,
     ) -> None:
-        self.where, self._ranks, self._keep, self._bound_of = where, ranks, keep, bound_of
+        self.where, self._ranks, self._bound_of = where, ranks, bound_of
         place = place_at(where, system)
         self._drain: Drain | None = None
         self.told: list[str] = []
@@ -65,14 +67,26 @@ class Journal:
         problem: Exception | None = None
         if ranks.is_first:
             try:
-                refuse_foreign(place)
-                place.make()
                 self._hold(place)
-                self.store = Store.make(place, hash_name, identity=find_identity(far))
                 if far is not None:
-                    beyond = Store.make(place_at(far), hash_name, identity=self.store.id)
-                    bring_back(self.store, beyond)
-                    self._drain = Drain(self.store, beyond, keep_far or keep, self.told.append)
+                    beyond = place_at(far)
+                    if str(beyond.root) == str(place.root):
+                        raise InvalidArgument(
+                            f"far= is {far}, where the checkpoints are already: leave it out, or "
+                            "name another place"
+                        )
+                    self._hold(beyond)
+                self.store = Store.make(place, hash_name, identity=find_identity(far))
+                self.clearing = Clearing(self.store, keep)
+                if far is not None:
+                    there = Store.make(place_at(far), hash_name, identity=self.store.id)
+                    bring_back(self.store, there)
+                    self._drain = Drain(
+                        *(self.store, there, keep_far or keep),
+                        tell=self.told.append,
+                        # Nothing is removed near while something is on its way.
+                        then=self.clearing.clear,
+                    )
                 self._order = max((name.order for name in self.store.names()), default=0)
                 # What a killed run has left behind. Checkpoints stay: the newest may be damaged.
                 with contextlib.suppress(OSError):
@@ -87,6 +101,7 @@ class Journal:
             raise InvalidArgument(f"the first rank could not open {where}")
         if not ranks.is_first:
             self.store = Store.open(where, system)
+            self.clearing = Clearing(self.store, keep)
 
     def next_id(self) -> int:
         """The identity of the next checkpoint, as a number."""
@@ -96,6 +111,7 @@ class Journal:
     def build_on(self, name: Name) -> None:
         """Make the next checkpoint an increment to that one."""
         manifest = self.store.manifest(name)
+        self.clearing.build_on(name)
         self._forget_before()
         self._memory = Memory()
         if self._ranks.rank < len(manifest.parts):
@@ -104,6 +120,11 @@ class Journal:
                 self._memory = self.store.memory(manifest, self._ranks.rank)
             entries = {entry.where: entry for entry in part.entries}
             self._built_on = self.store.reader(manifest, part), entries
+
+    def bring(self, name: Name) -> None:
+        """Have a checkpoint in the far tier as well, if there is one."""
+        if self._drain is not None:
+            self._drain.push(name)
 
     def put(self, snapshot: Snapshot) -> Memory:
         """Have the checkpoint durable, and leave it to the caller to remember that."""
@@ -132,6 +153,7 @@ class Journal:
         except BaseException:
             self.recycle(snapshot.buffer)
             raise
+        self.clearing.build_on(name)
         self._forget_before()
         self._memory, self._before = memory, snapshot
         self._pieces = {piece.where: piece for piece in snapshot.pieces}
@@ -143,7 +165,6 @@ class Journal:
         if self._drain is not None:
             self._drain.close()
             self._drain = None
-            self._collect(self._order)  # nothing is removed while it is on its way
         self._held.close()
 
     def hurry(self) -> None:
@@ -152,28 +173,24 @@ class Journal:
 
     def _settle(self, name: Name) -> None:
         """What follows a commit: it goes to the far tier, and old ones go."""
-        if self._drain is not None:
-            self._drain.push(name)
-        self._collect(name.order)
-
-    def _collect(self, upto: int) -> None:
-        # What cannot be removed now can be removed next time.
-        with contextlib.suppress(OSError):
-            self.store.collect(self._keep.choose(self.store.names()), upto=upto)
+        self.bring(name)
+        self.clearing.clear(name.order)
 
     def _hold(self, place: Place) -> None:
+        refuse_foreign(place)
+        place.make()
         # A process that a killed run has forked takes a moment to be killed with it.
-        deadline = time.monotonic() + GOING_S
-        while not self._held.enter_context(place.lock("writer")):
-            self._held.close()
-            if time.monotonic() > deadline:
-                raise InvalidArgument(
-                    f"another run is writing checkpoints to {place.root}: end it, or name another "
-                    "folder; if it is this process itself, close() the Checkpointer that it has"
-                )
-            time.sleep(0.05)
+        self._held.enter_context(hold_writer(place, GOING_S))
 
     def _write_part(self, snapshot: Snapshot, name: Name) -> tuple[Memory, Part]:
+        # Someone may have tidied up: scratch disks are cleared of what is old, and what never
+        # changes is. No checkpoint may name what is not there.
+        if lost := self.store.lost_packs(self._memory):
+            self._memory = self._memory.without(lost)
+            self.told.append(
+                f"{PACKS}/{lost[0]} {'and others are' if lost[1:] else 'is'} gone or cut short: "
+                "what was in it is written again, and checkpoints before this one are damaged"
+            )
         done = PartWriter(
             create=lambda pack: self.store.place.create(f"{PACKS}/{pack}"),
             name=f"{name}-r{self._ranks.rank}",

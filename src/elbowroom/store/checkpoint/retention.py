@@ -26,12 +26,23 @@ class Keep:
             return list(names)
         kept = list(names[-self.last :])
         if self.every is not None:
+            line = _line_of(names)
             reached = set()
-            for name in names:
+            # Of a run that went back, what it has left behind stays until it has come as far again.
+            for name in (*line, *(name for name in names if name not in line)):
                 if name.step // self.every not in reached:
                     reached.add(name.step // self.every)
                     kept.append(name)
         return [name for name in names if name in kept]
+
+
+def _line_of(names: Sequence[Name]) -> list[Name]:
+    """Those that the newest one has come through, oldest first."""
+    line: list[Name] = []
+    for name in reversed(names):
+        if not line or name.step < line[-1].step:
+            line.append(name)
+    return line[::-1]
 
 
 def read_keep(keep: "int | Keep | None") -> Keep:

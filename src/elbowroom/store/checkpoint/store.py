@@ -172,6 +172,18 @@ class Store:
         except ValueError as error:
             raise CorruptData(f"{manifest.name} has digests that are none: {error}") from error
 
+    def lost_packs(self, memory: Memory) -> list[str]:
+        """Those of a memory that are no longer there, or not as long as they were."""
+        lost: list[str] = []
+        for pack, nbytes in memory.pack_bytes.items():
+            try:
+                is_there = self.place.size(f"{PACKS}/{pack}") == nbytes
+            except (CorruptData, OSError):
+                is_there = False
+            if not is_there:
+                lost.append(pack)
+        return lost
+
     def verify(self, name: Name, tell: Callable[[int], None] = lambda nbytes: None) -> list[Damage]:
         """Read all of a checkpoint; return what is wrong with it."""
         file = f"{MANIFESTS}/{name}.json"
@@ -237,8 +249,9 @@ class Store:
         orphans = [file for file in self.place.names(PACKS) if file not in named]
         files = [f"{PACKS}/{file}" for file in orphans if _is_old(file, upto)]
         files += [f"{PARTS}/{file}" for file in self.place.names(PARTS) if _is_old(file, upto)]
-        sides = [f for f in self.place.names(MANIFESTS) if f.endswith(f".json{ASIDE}")]
-        sides = [f"{MANIFESTS}/{f}" for f in sides if split_name(f.removesuffix(f".json{ASIDE}"))]
+        ending = f".json{ASIDE}"
+        sides = [f for f in self.place.names(MANIFESTS) if f.endswith(ending)]
+        sides = [f"{MANIFESTS}/{f}" for f in sides if _is_old(f.removesuffix(ending), upto)]
         sizes: dict[str, int] = {}
         for file in files:
             with contextlib.suppress(CorruptData, OSError):  # what is no file is not ours

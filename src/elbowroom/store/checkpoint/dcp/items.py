@@ -22,11 +22,11 @@ from torch.distributed.checkpoint.planner import SavePlanner, WriteItem, WriteIt
 from torch.distributed.checkpoint.storage import WriteResult
 
 from elbowroom.errors import CorruptData, ElbowroomError, InvalidArgument
-from elbowroom.store.checkpoint.contents import Held, Memory
+from elbowroom.store.checkpoint.contents import Memory
 from elbowroom.store.checkpoint.dcp.metadata import FACT, read_metadata
 from elbowroom.store.checkpoint.dcp.staging import is_wrapper
 from elbowroom.store.checkpoint.layout import Layout, layout_of
-from elbowroom.store.checkpoint.manifest import Manifest, Pack, Part
+from elbowroom.store.checkpoint.manifest import Manifest, Part
 from elbowroom.store.checkpoint.reading import PACKS, PartReader
 from elbowroom.store.checkpoint.snapshot import Buffer, Piece, Snapshot
 from elbowroom.store.checkpoint.state import flatten
@@ -102,9 +102,9 @@ def _recall(store: Store, manifest: Manifest, items: Sequence[WriteItem], rank: 
         except (CorruptData, OSError):
             continue
         # Nothing is built on a pack that is gone or cut short.
-        sound = {pack.name for pack in part.packs if _is_sound(store, pack)}
-        past.memory.by_root |= {k: v for k, v in memory.by_root.items() if _packs_of(v) <= sound}
-        past.memory.by_place |= {k: v for k, v in memory.by_place.items() if _packs_of(v) <= sound}
+        memory = memory.without(store.lost_packs(memory))
+        past.memory.by_root |= memory.by_root
+        past.memory.by_place |= memory.by_place
         past.memory.pack_bytes |= memory.pack_bytes
         reader = store.reader(manifest, part)
         past.places |= {entry.where: (reader, entry.content) for entry in part.entries}
@@ -140,19 +140,6 @@ def _overlap(one: ChunkStorageMetadata, other: ChunkStorageMetadata) -> bool:
             one.offsets, one.sizes, other.offsets, other.sizes, strict=True
         )
     )
-
-
-def _is_sound(store: Store, pack: Pack) -> bool:
-    try:
-        return store.place.size(f"{PACKS}/{pack.name}") == pack.nbytes
-    except (CorruptData, OSError):
-        return False
-
-
-def _packs_of(held: Held) -> set[str]:
-    spans = (*held.spans, *(() if held.leaves is None else (held.leaves,)))
-    below = set() if held.base is None else _packs_of(held.base)
-    return below | {span.pack for span in spans}
 
 
 @dataclass(frozen=True, kw_only=True)

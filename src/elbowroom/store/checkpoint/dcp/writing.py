@@ -19,6 +19,7 @@ from elbowroom.errors import CorruptData, InvalidArgument
 from elbowroom.store.checkpoint.dcp.items import Written, write_items
 from elbowroom.store.checkpoint.dcp.metadata import FACT, Location, read_metadata, write_metadata
 from elbowroom.store.checkpoint.digests import LEAF_BYTES, check_hash
+from elbowroom.store.checkpoint.holding import hold_writer
 from elbowroom.store.checkpoint.manifest import Manifest, Part
 from elbowroom.store.checkpoint.objects import place_at
 from elbowroom.store.checkpoint.place import Place
@@ -239,13 +240,7 @@ class Turn:
 
 def _hold(place: Place) -> _Hold:
     place.make()
-    stack = contextlib.ExitStack()
-    if not stack.enter_context(place.lock("writer")):
-        stack.close()
-        raise InvalidArgument(
-            f"another run is writing checkpoints to {place.root}: end it, or name another folder"
-        )
-    return _Hold(stack)
+    return _Hold(hold_writer(place))
 
 
 def next_name(store: Store, step: int | None, order: int = 0) -> Name:
