@@ -80,33 +80,6 @@ def set_randomness(state: Mapping[str, Any]) -> None:
             torch.cuda.set_rng_state(state["cuda"][device], device)
 
 
-def kinds_of(sources: Mapping[str, Stateful]) -> dict[str, str]:
-    """Which optimizers there are, by the names of their classes."""
-    optimizers = {n: s for n, s in sources.items() if isinstance(s, torch.optim.Optimizer)}
-    return {name: type(source).__name__ for name, source in optimizers.items()}
-
-
-def check_kinds(saved: Any, state: Mapping[str, Any], sources: Mapping[str, Stateful]) -> None:
-    """Refuse the state of another optimizer: torch takes it, and fails in a later step.
-
-    Those with the same settings, as Adam and AdamW, have the same state as well.
-    """
-    kinds = saved if isinstance(saved, dict) else {}
-    for name, kind in kinds_of(sources).items():
-        if name not in state or kinds.get(name, kind) == kind:
-            continue
-        try:
-            settings = set().union(*state[name]["param_groups"]) - {"params"}
-        except (TypeError, KeyError):
-            continue  # load_state_dict says what is wrong
-        known = sources[name].defaults  # pyright: ignore[reportAttributeAccessIssue]
-        if not settings >= set(known):
-            raise InvalidArgument(
-                f"the checkpoint's {name} is {str(kinds[name])[:60]}, and {kind} was given: give "
-                "the one that was saved, or begin in another folder"
-            )
-
-
 def load_into(name: str, source: Stateful, state: Any) -> None:
     """Give an object its state; that it does not fit is told in one sentence."""
     try:

@@ -1,0 +1,110 @@
+"""Finding the way back: the newest checkpoint that is whole on all ranks, and giving its state."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from elbowroom.errors import CorruptData, InvalidArgument
+from elbowroom.store.checkpoint.journal import Journal
+from elbowroom.store.checkpoint.optimizers import check_optimizers
+from elbowroom.store.checkpoint.ranks import Ranks
+from elbowroom.store.checkpoint.sources import Stateful, load_into, set_randomness
+from elbowroom.store.checkpoint.store import Name
+
+
+class Resuming:
+    """Brings a run back to a checkpoint."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        ranks: Ranks,
+        sources: Mapping[str, Stateful],
+        loader: Stateful | None,
+        per_rank: frozenset[str],
+    ) -> None:
+        self._journal, self._ranks = journal, ranks
+        self._sources, self._loader, self._per_rank = sources, loader, per_rank
+
+    def go_back(self, step: int | None, tell: Callable[[str], None]) -> Name | None:
+        """Give everything the state of the newest checkpoint, or of that step; None: there is none.
+
+        Nothing is touched before a whole one is found. `tell` is called with what the user should
+        know.
+        """
+        passed: list[str] = []
+        with self._journal.store.reading():
+            for name in self._candidates(step):
+                state, problem = self._read(name, tell)
+                (is_broken,) = self._ranks.most(int(problem is not None))
+                if not is_broken:
+                    assert state is not None
+                    self._apply(state, tell)
+                    self._journal.build_on(name)
+                    if step is None:
+                        self._journal.bring(name)  # the run before may have been killed first
+                    if passed:
+                        tell(
+                            f"went back to step {name.step}, since newer checkpoints are damaged: "
+                            + "; ".join(passed)
+                        )
+                    return name
+                self._journal.clearing.pass_over(name)
+                passed.append(problem or f"step {name.step} is damaged on another rank")
+        if passed:
+            raise CorruptData(
+                f"no checkpoint in {self._journal.where} is whole: {'; '.join(passed)}; move the "
+                "folder away to begin anew"
+            )
+        return None
+
+    def _candidates(self, step: int | None) -> list[Name]:
+        names = [n for n in reversed(self._journal.store.names()) if step in (None, n.step)]
+        if step is not None and not names:
+            there = ", ".join(str(n.step) for n in self._journal.store.names()) or "none"
+            raise InvalidArgument(f"there is no checkpoint of step {step}; there are: {there}")
+        (count,) = self._ranks.share(len(names))
+        mine = [value for name in names for value in (name.step, int(name.id, 16))]
+        numbers = self._ranks.share(*(mine if self._ranks.is_first else [0] * (2 * count)))
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        return [Name(step=step, id=f"{identity:016x}") for step, identity in pairs]
+
+    def _read(
+        self, name: Name, tell: Callable[[str], None]
+    ) -> tuple[dict[str, Any] | None, str | None]:
+        store = self._journal.store
+        try:
+            manifest = store.manifest(name)
+            state = store.state(manifest, 0)
+            if not isinstance(state, dict) or "steps" not in state:
+                raise CorruptData(f"{name} holds no state of a run")
+            for said in check_optimizers(manifest.facts, state, self._sources):
+                tell(said)
+            if not self._ranks.is_first:
+                mine = store.state(manifest, self._ranks.rank % len(manifest.parts))
+                if not isinstance(mine, dict):
+                    raise CorruptData(f"{name} holds no state of a run for this rank")
+                state |= {k: v for k, v in mine.items() if k in self._per_rank}
+        except (CorruptData, OSError) as error:
+            return None, f"step {name.step}: {error}"
+        return state, None
+
+    def _apply(self, state: Mapping[str, Any], tell: Callable[[str], None]) -> None:
+        for name, source in self._sources.items():
+            if name in state:
+                load_into(name, source, state[name])
+        try:
+            if "randomness" in state:
+                set_randomness(state["randomness"])
+        except (TypeError, ValueError, KeyError, RuntimeError, OverflowError) as error:
+            raise CorruptData(
+                f"the checkpoint's random numbers have no such state: {error}"
+            ) from error
+        given = {"steps", "randomness", *self._sources}
+        if self._loader is not None:
+            given.add("loader")
+            if "loader" in state:
+                load_into("loader", self._loader, state["loader"])
+        for name in sorted(given - state.keys() - {"randomness"}):  # an imported one has none
+            tell(f"the checkpoint has no {name}: it stays as it was given")
+        for name in sorted(state.keys() - given):
+            tell(f"the checkpoint has {name}=, which was not given: it is left out")
