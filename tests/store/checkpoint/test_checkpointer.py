@@ -266,6 +266,7 @@ def test_what_was_begun_is_finished_when_the_script_just_ends(tmp_path: Path) ->
         ({"every": 1.5}, "every must be a number of steps"),
         ({"keep": 0}, "keep must be a number from 1 on"),
         ({"in_flight": 0}, "in_flight must be a number"),
+        ({"keep_far": 2}, "keep_far= says what stays in far=, which was not given"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_made(
@@ -290,9 +291,20 @@ def test_layers_without_a_shape_are_named(tmp_path: Path) -> None:
     checkpointer.close()
 
 
+def test_folders_by_other_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = nn.Linear(1, 1)
+    with (
+        Checkpointer("~/run", model=model),
+        pytest.raises(InvalidArgument, match="another run is writing"),
+    ):
+        Checkpointer(f"file://{tmp_path}/run", model=model)
+    assert Store.open("~/run").id == Store.open(tmp_path / "run").id
+
+
 def test_names_that_are_nearly_settings_and_no_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="did you mean every="):
         Checkpointer(tmp_path, model=nn.Linear(1, 1), evry=3)
-    for nothing in ("", None):
+    for nothing in ("", None, "a\0b"):
         with pytest.raises(InvalidArgument, match="need the name of a folder"):
             Checkpointer(nothing, model=nn.Linear(1, 1))  # pyright: ignore[reportArgumentType]

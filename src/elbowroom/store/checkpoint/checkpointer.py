@@ -77,6 +77,8 @@ class Checkpointer:
         self._process = os.getpid()
         if not isinstance(in_flight, int) or in_flight < 1:
             raise InvalidArgument(f"in_flight must be a number from 1 on, got {in_flight!r}")
+        if far is None and keep_far is not None:
+            raise InvalidArgument("keep_far= says what stays in far=, which was not given: give it")
         self._loader = None if loader is None else follow_loader(loader)
         self._per_rank = {"randomness", "loader", *per_rank}
         self._pace = Pace(

@@ -14,14 +14,19 @@ from elbowroom.errors import BackendUnavailable, CorruptData, InvalidArgument
 from elbowroom.store.checkpoint.place import LocalPlace, Place, check_name
 from elbowroom.store.checkpoint.system import System
 
+_FILES = "file://"
+
 
 def place_at(where: str | Path, system: System | None = None) -> "LocalPlace | ObjectPlace":
     """The place of a path, or of an address with a scheme."""
-    if not isinstance(where, str | Path) or not str(where).strip():
+    if not isinstance(where, str | Path) or not str(where).strip() or "\0" in str(where):
         raise InvalidArgument(f"checkpoints need the name of a folder, got {where!r}")
-    if isinstance(where, str) and "://" in where:
+    # What lies on a disk is written as to a disk, however it is called: synced, and locked.
+    if isinstance(where, str) and where.startswith(_FILES):
+        where = where.removeprefix(_FILES)
+    elif isinstance(where, str) and "://" in where:
         return ObjectPlace(where)
-    return LocalPlace(Path(where), system)
+    return LocalPlace(Path(where).expanduser(), system)
 
 
 class ObjectPlace(Place):
