@@ -43,8 +43,9 @@ def test_misfit_and_model_error_fall(method: Any, iterations: int, share: float)
 def test_an_encoded_history_ends_at_the_same_place(method: Any, iterations: int) -> None:
     """With noise as real data have it: without, misfits fall to nothing and so do their shares."""
     here = scene(noise=0.2)
+    # With more products, whether there are two or three hangs on the last digits of a residual.
     exact, coarse = (
-        run(here, method=method, iterations=iterations, inner=3, store=store, tolerance=tolerance)
+        run(here, method=method, iterations=iterations, inner=2, store=store, tolerance=tolerance)
         for store, tolerance in ((None, 0.0), ("encoded", 0.01))
     )
     assert len(exact.misfits) == len(coarse.misfits) == iterations + 1

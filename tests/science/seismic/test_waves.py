@@ -132,7 +132,7 @@ def test_points_outside_are_refused() -> None:
     with pytest.raises(er.InvalidArgument, match="must lie in the section"):
         record(medium, survey)
     with pytest.raises(er.InvalidArgument, match="n x 2"):
-        Survey(sources=torch.zeros(2), receivers=points((3, 3)), steps=3, peak_hz=10.0)
+        Survey(sources=torch.zeros(2).long(), receivers=points((3, 3)), steps=3, peak_hz=10.0)
 
 
 def test_a_line_of_shots_and_receivers() -> None:

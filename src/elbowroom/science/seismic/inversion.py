@@ -112,11 +112,20 @@ def invert(
         across_ranks: The survey is this rank's share (`shots_of_rank`): all ranks add up.
         tell: Called at the start and after each iteration.
     """
-    if method not in ("lbfgs", "gauss-newton", "newton") or iterations < 0:
+    if method not in ("lbfgs", "gauss-newton", "newton"):
+        raise InvalidArgument(f"method must be lbfgs, gauss-newton or newton, got {method!r}")
+    if not isinstance(iterations, int) or iterations < 0 or inner < 1:
         raise InvalidArgument(
-            "method must be lbfgs, gauss-newton or newton and iterations from 0 on, got "
-            f"{method!r} and {iterations}"
+            "iterations must be a whole number from 0 on and inner from 1 on, got "
+            f"{iterations} and {inner}"
         )
+    for name, model in (("truth", truth), ("the prior's reference", prior)):
+        values = model.reference if isinstance(model, Prior) else model and model.m_per_s
+        if values is not None and values.shape != start.m_per_s.shape:
+            raise InvalidArgument(
+                f"{name} must have as many points as the start, {list(start.m_per_s.shape)}, got "
+                f"{list(values.shape)}"
+            )
     runner = Runner(memory=memory, slots=slots, store=store, tolerance=tolerance)
     misfit = Misfit(
         survey,
@@ -209,6 +218,11 @@ def _box(
     values = start.m_per_s.detach()
     # A little below the limit, which rounding must not pass.
     stable = 0.9999 * start.spacing_m * courant_limit(values.dim()) / step_s
+    if float(values.max()) > stable / 0.9999:
+        raise InvalidArgument(
+            f"step_s={step_s:.3g} is stable up to {stable:.0f} m/s, and the start has "
+            f"{float(values.max()):.0f}: record with a shorter step, or start with a coarser grid"
+        )
     low, high = bounds or (0.5 * float(values.min()), stable)
     if not 0 < low < high or high > stable / 0.9999:
         raise InvalidArgument(

@@ -24,12 +24,21 @@ def shots_of_rank(survey: Survey) -> slice:
 
     `mine = shots_of_rank(survey)`, then `survey.part(mine)` and `heard[mine]`.
     """
+    _require_ranks()
     rank, world = dist.get_rank(), dist.get_world_size()
     if len(survey.sources) < world:
         raise InvalidArgument(
             f"{len(survey.sources)} shots cannot be divided among {world} ranks: each needs one"
         )
     return slice(rank, None, world)
+
+
+def _require_ranks() -> None:
+    if not dist.is_available() or not dist.is_initialized():
+        raise InvalidArgument(
+            "there are no ranks yet: call torch.distributed.init_process_group first, and start "
+            "the script with torchrun"
+        )
 
 
 class Misfit:
@@ -53,11 +62,17 @@ class Misfit:
             raise InvalidArgument(
                 f"heard must be shots x receivers x steps, {expected}, got {list(heard.shape)}"
             )
+        if not bool(heard.isfinite().all()):
+            raise InvalidArgument(
+                "heard has values that are not finite: leave out such traces, or make them zero"
+            )
         if shots_at_once < 1:
             raise InvalidArgument(f"shots_at_once must be at least 1, got {shots_at_once}")
         self._survey, self._heard = survey, heard
         self._spacing_m, self._step_s, self._sponge = spacing_m, step_s, sponge_points
         self._at_once, self._loop, self._across = shots_at_once, loop, across_ranks
+        if across_ranks:
+            _require_ranks()
         self.evaluations = 0
         """Of the misfit, with or without a gradient."""
         self.products = 0

@@ -139,6 +139,7 @@ def find_by_gradients(
         columns.append(found.flatten())
     # With G the gradients as columns, G G^T / k = C: left singular vectors and squared values.
     matrix = torch.stack(columns, 1).double()
+    _refuse_nothing(matrix, "gradients")
     left, sizes, _ = torch.linalg.svd(matrix / matrix.abs().max(), full_matrices=False)
     return _cut(left, sizes**2 / samples, share)
 
@@ -169,10 +170,20 @@ def find_by_curvature(
         made = [product(column.view_as(like).to(like)).flatten() for column in columns.T]
         return torch.stack(made, 1).double()
 
-    basis, _ = torch.linalg.qr(image(noise))
+    first = image(noise)
+    _refuse_nothing(first, "products")
+    basis, _ = torch.linalg.qr(first)
     small = basis.T @ image(basis)
     energies, vectors = torch.linalg.eigh((small + small.T) / 2)
     return _cut(basis @ vectors.flip(1), energies.flip(0).clamp_min(0), share)
+
+
+def _refuse_nothing(columns: Tensor, what: str) -> None:
+    if not bool(columns.isfinite().all()) or not bool(columns.any()):
+        raise InvalidArgument(
+            f"the {what} must be finite and not all zero, or no direction is active: look whether "
+            "the data can be heard at all, and whether water_rows leaves anything"
+        )
 
 
 def _cut(vectors: Tensor, energies: Tensor, share: float) -> Subspace:

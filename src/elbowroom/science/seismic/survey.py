@@ -31,6 +31,13 @@ class Survey:
     def __post_init__(self) -> None:
         for name in ("sources", "receivers"):
             points = getattr(self, name)
+            is_whole = isinstance(points, Tensor) and not points.is_floating_point()
+            if not is_whole or points.is_complex():
+                raise InvalidArgument(
+                    f"{name} must be whole numbers of points in a tensor, such as "
+                    f"torch.tensor([[2, 10], [2, 20]]), got "
+                    f"{points.dtype if isinstance(points, Tensor) else type(points).__name__}"
+                )
             if points.dim() != 2 or points.shape[1] not in (2, 3) or len(points) == 0:
                 raise InvalidArgument(
                     f"{name} must be points of depth and distance, an array of n x 2 or, in a "
@@ -57,6 +64,10 @@ def line_survey(
 ) -> Survey:
     """Shots and receivers at equal distances along a line near the surface."""
     width = velocity.m_per_s.shape[1]
+    if shots < 1 or receivers < 1:
+        raise InvalidArgument(
+            f"shots and receivers must be at least 1 each, got {shots} and {receivers}"
+        )
 
     def line(count: int) -> Tensor:
         ends = width / (2 * count)

@@ -24,6 +24,11 @@ class Velocity:
 
     def __post_init__(self) -> None:
         values = self.m_per_s
+        if not isinstance(values, Tensor):
+            raise InvalidArgument(
+                f"m_per_s must be a tensor, got {type(values).__name__}: pass "
+                "torch.as_tensor(values, dtype=torch.float32)"
+            )
         if values.dim() != 2 or min(values.shape) < 5:
             raise InvalidArgument(
                 f"a section of at least 5 x 5 points was expected, got {list(values.shape)}"
@@ -35,6 +40,8 @@ class Velocity:
 
     def every(self, count: int) -> "Velocity":
         """Return the model on every so-manieth point."""
+        if count < 1:
+            raise InvalidArgument(f"every point, or every second one: from 1 on, got {count}")
         return Velocity(m_per_s=self.m_per_s[::count, ::count], spacing_m=count * self.spacing_m)
 
 
@@ -69,6 +76,8 @@ def layered(
 
 def smooth(velocity: Velocity, *, over_m: float) -> Velocity:
     """Return the model blurred by a Gaussian of that width: where an inversion starts."""
+    if not 0 < over_m < float("inf"):
+        raise InvalidArgument(f"over_m must be a positive width in metres, got {over_m}")
     reach = max(1, round(3 * over_m / velocity.spacing_m))
     at = torch.arange(-reach, reach + 1, dtype=velocity.m_per_s.dtype) * velocity.spacing_m
     kernel = torch.exp(-0.5 * (at / over_m) ** 2)

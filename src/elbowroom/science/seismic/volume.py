@@ -23,6 +23,11 @@ class Volume:
 
     def __post_init__(self) -> None:
         values = self.m_per_s
+        if not isinstance(values, Tensor):
+            raise InvalidArgument(
+                f"m_per_s must be a tensor, got {type(values).__name__}: pass "
+                "torch.as_tensor(values, dtype=torch.float32)"
+            )
         if values.dim() != 3 or min(values.shape) < 5:
             raise InvalidArgument(
                 f"a volume of at least 5 x 5 x 5 points was expected, got {list(values.shape)}"

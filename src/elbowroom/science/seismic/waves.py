@@ -92,6 +92,8 @@ class Medium:
         cls, m_per_s: Tensor, *, spacing_m: float, step_s: float, sponge_points: int
     ) -> "Medium":
         """Make one of a grid with any number of sides; nobody looks whether the step is stable."""
+        if sponge_points < 0:
+            raise InvalidArgument(f"sponge_points must be a number from 0 on, got {sponge_points}")
         pad = (sponge_points,) * (2 * m_per_s.dim())
         wide = functional.pad(m_per_s[None, None], pad, "replicate")[0, 0]
         damping = torch.ones_like(wide, requires_grad=False)
