@@ -11,9 +11,10 @@ from elbowroom.store.checkpoint.contents import Held
 from elbowroom.store.checkpoint.layout import DTYPES
 from elbowroom.store.checkpoint.snapshot import Piece
 
-# Differences upon differences: all of them stay as long as the last. After so many, or once they
-# weigh twice what they describe, a content is written whole again.
-MOST_DEPTH, _MOST_CHAIN = 8, 2.0
+# Differences upon differences: all of them stay as long as the last, and all are read with it.
+# After so many, or once they weigh this much more than what they describe, a content is written
+# whole again.
+MOST_DEPTH, _MOST_CHAIN = 8, 1.5
 _SAMPLES, _SAMPLE_BYTES = 8, 1 << 15
 # Coding takes time, now and at every reading. Where much of a state has changed a little, disks are
 # what fills, and a tenth is worth it; a whole state is written fastest as it is.
@@ -55,7 +56,7 @@ def choose(
         return None
     item_bytes = _width(piece)
     coding, share = estimate(data, old, item_bytes)
-    if share * len(data) > (_WORTH_FIRST if old is None else _WORTH_AGAIN) * new_bytes:
+    if share * len(data) > (_WORTH_FIRST if base is None else _WORTH_AGAIN) * new_bytes:
         return None
     frames = _encode(coding, item_bytes, data, old)
     return Coded(

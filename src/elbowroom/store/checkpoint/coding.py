@@ -43,10 +43,13 @@ CODINGS = ("zstd", "xor", "subtract", "scale")  # the native side knows them by 
 _WIDTHS = (1, 2, 4, 8)
 _FLOATS = {4: np.float32, 8: np.float64}
 _LEAST_FACTOR, _MOST_FACTOR = 2.0**-20, 2.0**20
+_LEAST_ROOM = 1 << 16
 _SAMPLE_ITEMS = 4096  # that a factor is chosen by
 _SAMPLE_BYTES = 1 << 14  # of a plane, that its compressor is chosen by
-# A plane that zstd makes smaller by less is kept as it is: reading it is a copy then.
-_WORTH = 63 / 64
+# A plane that zstd makes smaller by less is kept as it is: there is nothing to undo then.
+_WORTH = 0.9
+# Repeats that are looked up take twice as long to undo as bytes that are counted.
+_WORTH_REPEATS = 0.9
 _Bytes = NDArray[np.uint8]
 
 
@@ -70,13 +73,14 @@ class _Desk(threading.local):
         self.counting = zstandard.ZstdCompressor(compression_params=parameters)
         self.repeating = zstandard.ZstdCompressor(level=1)
         self.decompressor = zstandard.ZstdDecompressor()
-        self._planes = np.empty(0, np.uint8)
+        self._rooms: dict[str, _Bytes] = {}
 
-    def planes(self, nbytes: int) -> _Bytes:
-        """Memory that the next call gets again."""
-        if len(self._planes) < nbytes:
-            self._planes = np.empty(nbytes, np.uint8)
-        return self._planes[:nbytes]
+    def room(self, name: str, nbytes: int) -> _Bytes:
+        """Memory that the next call gets again: fresh pages cost as much as what is done there."""
+        held = self._rooms.get(name)
+        if held is None or len(held) < nbytes:
+            held = self._rooms[name] = np.empty(max(nbytes, _LEAST_ROOM), np.uint8)
+        return held[:nbytes]
 
 
 _desk = _Desk()
@@ -104,7 +108,7 @@ def encode_frame(coding: str, item_bytes: int, new: _Bytes, old: _Bytes | None) 
     if coding == "scale" and before is not None:
         factor = _choose_factor(item_bytes, new, before)
     count = len(new) // item_bytes
-    planes = _desk.planes(len(new))
+    planes = _desk.room("planes", len(new))
     _native.split_planes(
         CODINGS.index(coding),
         item_bytes,
@@ -119,7 +123,14 @@ def encode_frame(coding: str, item_bytes: int, new: _Bytes, old: _Bytes | None) 
     return b"".join([_head(coding, item_bytes).pack(*numbers), *coded])
 
 
-def decode_frame(coding: str, item_bytes: int, coded: bytes, out: _Bytes) -> None:
+def room_for_frame(item_bytes: int, coded_bytes: int, nbytes: int) -> memoryview:
+    """Memory to read a frame of so many bytes into, until the next one of this thread."""
+    if coded_bytes > nbytes + 8 + 4 * item_bytes:
+        raise CorruptData(f"a frame has {coded_bytes} bytes, more than the {nbytes} it is made of")
+    return _desk.room("coded", coded_bytes).data
+
+
+def decode_frame(coding: str, item_bytes: int, coded: bytes | memoryview, out: _Bytes) -> None:
     """Undo a frame in place: `out` holds what it builds on, and then what it was."""
     if not _is_sensible(coding, item_bytes) or len(out) % item_bytes:
         raise CorruptData(
@@ -130,7 +141,8 @@ def decode_frame(coding: str, item_bytes: int, coded: bytes, out: _Bytes) -> Non
     count = len(out) // item_bytes
     factor, pieces = _take_apart(coding, item_bytes, memoryview(coded).cast("B"), count)
     # Named until they have been read: addresses keep nothing alive.
-    planes = [_expand(piece, count) for piece in pieces]
+    room = _desk.room("planes", len(out)).reshape(item_bytes, count)
+    planes = [_expand(piece, place) for piece, place in zip(pieces, room, strict=True)]
     _native.join_planes(
         CODINGS.index(coding),
         item_bytes,
@@ -186,26 +198,43 @@ def _shrink(plane: memoryview, coding: str) -> bytes | memoryview:
     if coding == "zstd":
         # Masks, tokens and tables do repeat.
         sample = plane[len(plane) // 2 :][:_SAMPLE_BYTES]
-        both = _desk.counting, _desk.repeating
-        compressor = min(both, key=lambda one: len(one.compress(sample)))
+        counted, repeated = (len(c.compress(sample)) for c in (_desk.counting, _desk.repeating))
+        compressor = _desk.repeating if repeated < _WORTH_REPEATS * counted else _desk.counting
     shrunk = compressor.compress(plane)
     return shrunk if len(shrunk) < _WORTH * len(plane) else plane
 
 
-def _expand(piece: memoryview, count: int) -> _Bytes:
-    if len(piece) == count:
-        return np.frombuffer(piece, np.uint8) if count else np.empty(0, np.uint8)
+def _expand(piece: memoryview, room: _Bytes) -> _Bytes:
+    """A plane: where it is, or decompressed to the room for it."""
+    if len(piece) == len(room):
+        return np.frombuffer(piece, np.uint8) if len(piece) else room
     try:
         # Asked first: memory is taken for what a frame says that it holds.
-        size = zstandard.frame_content_size(piece)
-        if size != count:
-            raise CorruptData(f"a plane has {size} bytes in place of {count}")
-        plane = _desk.decompressor.decompress(piece, allow_extra_data=False)
+        told = zstandard.get_frame_parameters(piece)
+        if told.content_size != len(room):
+            raise CorruptData(f"a plane has {told.content_size} bytes in place of {len(room)}")
+        if _length_of(piece, has_checksum=told.has_checksum) != len(piece):
+            raise CorruptData("a plane does not end where its blocks do")
+        with _desk.decompressor.stream_reader(piece) as reader:
+            done = reader.readinto(room.data)
     except zstandard.ZstdError as error:
         raise CorruptData(f"a plane cannot be decompressed: {error}") from error
-    if len(plane) != count:
-        raise CorruptData(f"a plane has {len(plane)} bytes in place of {count}")
-    return np.frombuffer(plane, np.uint8)
+    if done != len(room):
+        raise CorruptData(f"a plane has {done} bytes in place of {len(room)}")
+    return room
+
+
+def _length_of(piece: memoryview, *, has_checksum: bool) -> int:
+    """How long the zstd frame is that begins here, going by its blocks; 0 if it does not end."""
+    at, is_last = zstandard.frame_header_size(piece), False
+    while not is_last:
+        if at + 3 > len(piece):
+            return 0
+        head = int.from_bytes(piece[at : at + 3], "little")
+        is_last = bool(head & 1)
+        is_repeated = head >> 1 & 3 == 1  # one byte, so many times
+        at += 3 + (1 if is_repeated else head >> 3)
+    return at + 4 * has_checksum
 
 
 def _choose_factor(item_bytes: int, new: _Bytes, old: _Bytes) -> float:

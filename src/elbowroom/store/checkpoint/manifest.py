@@ -185,7 +185,26 @@ def read(data: bytes, name: str) -> Manifest:
         raise CorruptData(f"{name} is nested deeper than any that was ever written") from None
 
 
+def read_packs(data: bytes, name: str) -> tuple[dict[str, Any], frozenset[str]]:
+    """The head of a manifest, and the names of its packs; what else it says is not looked at."""
+    held = _check_head(unseal(data, name), name)
+    try:
+        packs = [pack["name"] for part in held["parts"] for pack in part["packs"]]
+        return held, frozenset(map(_pack_name, packs))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptData(f"{name} describes its packs in a way that makes no sense") from error
+
+
 def _read(held: Any, name: str) -> Manifest:
+    held = _check_head(held, name)
+    return Manifest(
+        **{key: held[key] for key in _HEAD},
+        facts=held["facts"],
+        parts=tuple(read_part(part, name) for part in held["parts"]),
+    )
+
+
+def _check_head(held: Any, name: str) -> dict[str, Any]:
     if not isinstance(held, dict) or held.get("format") != FORMAT:
         raise CorruptData(f"{name} is no manifest of a checkpoint")
     if held.get("version") != VERSION:
@@ -199,11 +218,7 @@ def _read(held: Any, name: str) -> Manifest:
     parts, facts = held.get("parts"), held.get("facts")
     if not isinstance(parts, list) or not parts or not isinstance(facts, dict):
         raise CorruptData(f"{name} has no parts")
-    return Manifest(
-        **{key: held[key] for key in _HEAD},
-        facts=facts,
-        parts=tuple(read_part(part, name) for part in parts),
-    )
+    return held
 
 
 def read_part(held: Any, name: str) -> Part:

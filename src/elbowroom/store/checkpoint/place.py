@@ -130,7 +130,7 @@ class LocalPlace(Place):
 
     def path(self, name: str) -> str:
         """Where a name lies."""
-        return str(self.root.joinpath(*check_name(name)))
+        return os.path.join(self.root, *check_name(name))
 
     def make(self, *folders: str) -> None:
         """Make the folder and these inside of it, durably."""

@@ -13,7 +13,13 @@ from torch import Tensor
 from elbowroom.codec import Blob, decode
 from elbowroom.errors import CorruptData, IncompatibleFormat
 from elbowroom.host import available_bytes
-from elbowroom.store.checkpoint.coding import FRAME_BYTES, MOST_RATIO, decode_frame, frames_of
+from elbowroom.store.checkpoint.coding import (
+    FRAME_BYTES,
+    MOST_RATIO,
+    decode_frame,
+    frames_of,
+    room_for_frame,
+)
 from elbowroom.store.checkpoint.contents import BLOB
 from elbowroom.store.checkpoint.digests import HASHES, HashTree
 from elbowroom.store.checkpoint.layout import Layout, check_layout, place_over
@@ -22,7 +28,8 @@ from elbowroom.store.checkpoint.place import Place
 
 PACKS = "packs"
 _LARGE_BYTES = 1 << 28
-_AHEAD = 4
+# While some wait for the disk, others decode; two more than torch has threads keep both busy.
+_MOST_WORKERS = 16
 _Bytes = NDArray[np.uint8]
 
 
@@ -46,7 +53,8 @@ class Ahead:
         self._next = 0
         self._coming: dict[int, Future[Tensor]] = {}
         self._asked: set[int] = set()
-        self._pool = ThreadPoolExecutor(2, "elbowroom read")
+        self._workers = min(torch.get_num_threads() + 2, _MOST_WORKERS)
+        self._pool = ThreadPoolExecutor(self._workers, "elbowroom read")
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +70,7 @@ class Ahead:
         if number in self._asked:
             raise CorruptData(f"the checkpoint's state has its tensor {number} twice")
         self._asked.add(number)
-        while self._next < min(number + _AHEAD, self._count):
+        while self._next < min(number + 2 * self._workers, self._count):
             self._coming[self._next] = self._pool.submit(self._reader.tensor, self._next)
             self._next += 1
         return self._coming.pop(number).result()
@@ -82,6 +90,7 @@ class PartReader:
     def __init__(self, place: Place, manifest: Manifest, part: Part) -> None:
         self._place, self._manifest, self._part = place, manifest, part
         self._sizes: dict[int, int] = {}
+        self._tables: dict[int, tuple[int, bytes]] = {}
 
     def tensor(self, number: int) -> Tensor:
         """A tensor of the state, verified."""
@@ -122,7 +131,7 @@ class PartReader:
             if content.leaves is None:
                 digests = bytes.fromhex(content.root.partition("-")[2])
             else:
-                digests = self.bytes_of(content.leaves)
+                digests = self.digests_at(content.leaves)
             leaves = np.frombuffer(digests, np.uint8).reshape(-1, size)
         except ValueError as error:
             raise CorruptData(f"a content has digests of the wrong size: {error}") from error
@@ -138,6 +147,27 @@ class PartReader:
             raise CorruptData(f"the digests of a content are damaged in {name}")
         return tree
 
+    def digests_at(self, extent: Extent) -> bytes:
+        """Digests of leaves. Those of all contents lie together: they are read at once."""
+        if extent.pack not in self._tables:
+            start, end = self._digests_in(extent.pack)
+            whole = Extent(pack=extent.pack, offset=start, nbytes=end - start)
+            try:
+                self._tables[extent.pack] = start, self.bytes_of(whole)
+            except (OSError, CorruptData):  # whose digests are lost shows when each is read alone
+                self._tables[extent.pack] = start, b""
+        start, table = self._tables[extent.pack]
+        at = extent.offset - start
+        return table[at : at + extent.nbytes] if table else self.bytes_of(extent)
+
+    def _digests_in(self, pack: int) -> tuple[int, int]:
+        """From where to where the digests in a pack lie; no place if they lie far apart."""
+        found = [c.leaves for c in self._part.contents if c.leaves and c.leaves.pack == pack]
+        start = min(extent.offset for extent in found)
+        end = max(extent.offset + extent.nbytes for extent in found)
+        is_run = end - start <= 2 * sum(extent.nbytes for extent in found) <= _LARGE_BYTES
+        return (start, end) if is_run else (start, start)
+
     def bytes_of(self, extent: Extent) -> bytes:
         """Some bytes of a pack."""
         self._check_extent(extent)
@@ -146,10 +176,39 @@ class PartReader:
         return bytes(out)
 
     def _fill(self, number: int, where: str, out: _Bytes) -> None:
-        content = self._part.contents[number]
-        if content.coding:
-            self._fill_coded(content, where, out)
-            return
+        """Fill memory with a content: what it begins with, then every difference frame by frame.
+
+        All differences of a frame are added while it is in the processor's caches.
+        """
+        first, *later = self._chain_of(self._part.contents[number], where)
+        if not first.coding:
+            self._fill_raw(first, out)
+        elif first.coding == BLOB:
+            self._fill_blob(first, where, out)
+        else:
+            later.insert(0, first)
+        if any(content.coding == BLOB for content in later):
+            raise CorruptData(f"{where} has a blob that builds on something")
+        frames = list(frames_of(len(out))) if later else []
+        for content in later:
+            if len(frames) != len(content.extents):
+                raise CorruptData(
+                    f"{where} has {len(content.extents)} frames in place of {len(frames)}"
+                )
+        for at, frame in enumerate(frames):
+            for content in later:
+                self._add_frame(content, at, where, out[frame])
+
+    def _chain_of(self, content: Content, where: str) -> list[Content]:
+        """All that a content is made of, in the order in which it is."""
+        chain = [content]
+        while (base := chain[-1].base) is not None:
+            chain.append(self._part.contents[base])
+            if chain[-1].nbytes != content.nbytes:
+                raise CorruptData(f"{where} builds on a content of another size")
+        return chain[::-1]
+
+    def _fill_raw(self, content: Content, out: _Bytes) -> None:
         done = 0
         for extent in content.extents:
             end = done + extent.nbytes
@@ -161,25 +220,16 @@ class PartReader:
             rest.reshape(-1, extent.nbytes)[:] = out[done:end]
             done += extent.total_bytes
 
-    def _fill_coded(self, content: Content, where: str, out: _Bytes) -> None:
-        if content.base is not None:
-            if self._part.contents[content.base].nbytes != content.nbytes:
-                raise CorruptData(f"{where} builds on a content of another size")
-            self._fill(content.base, where, out)
-        if content.coding == BLOB:
-            self._fill_blob(content, where, out)
-            return
-        frames = list(frames_of(content.nbytes))
-        if len(frames) != len(content.extents):
-            raise CorruptData(
-                f"{where} has {len(content.extents)} frames in place of {len(frames)}"
-            )
-        for frame, extent in zip(frames, content.extents, strict=True):
-            coded = self.bytes_of(extent)
-            try:
-                decode_frame(content.coding, content.item_bytes, coded, out[frame])
-            except CorruptData as error:
-                raise CorruptData(f"{where}: {error} ({self._file_of(extent)})") from error
+    def _add_frame(self, content: Content, at: int, where: str, out: _Bytes) -> None:
+        extent = content.extents[at]
+        self._check_extent(extent)
+        file = self._file_of(extent)
+        try:
+            coded = room_for_frame(content.item_bytes, extent.nbytes, len(out))
+            self._place.read_into(file, extent.offset, coded)
+            decode_frame(content.coding, content.item_bytes, coded, out)
+        except CorruptData as error:
+            raise CorruptData(f"{where}: {error} ({file})") from error
 
     def _fill_blob(self, content: Content, where: str, out: _Bytes) -> None:
         coded = b"".join(self.bytes_of(extent) for extent in content.extents)
