@@ -79,6 +79,16 @@ def smooth() -> Tensor:
     return functional.interpolate(coarse, size=(16, 16), mode="bilinear")
 
 
+def losses(scale: float) -> Any:
+    """Over many classes, where a network is more or less sure of itself."""
+
+    def loss(y: Tensor) -> Tensor:
+        best = (y + y.roll(1, -1)).argmax(-1)
+        return functional.cross_entropy(scale * y.transpose(1, 2), best, reduction="none")
+
+    return nn.Sequential(nn.Linear(64, 512), Applied(loss)), lambda: torch.randn(BATCH, 16, 64)
+
+
 def symbols() -> Tensor:
     return torch.randint(0, 32, (BATCH, 16))
 
@@ -145,6 +155,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: rows(nn.LogSoftmax(-1), Applied(lambda x: x + 1)),
         "LogSoftmax.result",
     ),
+    "cross entropy": (lambda: losses(1.0), "CrossEntropy.logits"),
+    "cross entropy of a network that is sure": (lambda: losses(6.0), "CrossEntropy.logits"),
     "attention": (lambda: rows(Attention(is_fused=True)), "FlashAttention"),
     "attention, causal": (
         lambda: rows(Attention(is_fused=True, is_causal=True)),

@@ -24,7 +24,7 @@ from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.payloads import Coded, Offloaded, Raw
 
 # Of logits that are worked on at once: few beside all of them, many beside what a call costs.
-PIECE_BYTES = 1 << 21
+PIECE_BYTES = 1 << 23
 
 # Positions are cut at whole vectors of every processor: what is left over at the end goes through
 # other instructions, which may round in other ways.
