@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from elbowroom.errors import CorruptData, ElbowroomError, InvalidArgument
 from elbowroom.store.checkpoint import manifest as manifests
 from elbowroom.store.checkpoint.clearing import Clearing
+from elbowroom.store.checkpoint.collector import let_collector_wait
 from elbowroom.store.checkpoint.contents import Memory
 from elbowroom.store.checkpoint.digests import LEAF_BYTES
 from elbowroom.store.checkpoint.drain import Drain, bring_back, find_identity
@@ -39,6 +40,7 @@ HURRY_S = 10.0  # and how long when the run is ending in an error
 class Journal:
     """Writes checkpoints into a store that nobody else writes to."""
 
+    @let_collector_wait()
     def __init__(
         self,
         where: str | Path,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from elbowroom.errors import CorruptData, InvalidArgument
+from elbowroom.store.checkpoint.collector import let_collector_wait
 from elbowroom.store.checkpoint.journal import Journal
 from elbowroom.store.checkpoint.optimizers import check_optimizers
 from elbowroom.store.checkpoint.ranks import Ranks
@@ -25,6 +26,7 @@ class Resuming:
         self._journal, self._ranks = journal, ranks
         self._sources, self._loader, self._per_rank = sources, loader, per_rank
 
+    @let_collector_wait()
     def go_back(self, step: int | None, tell: Callable[[str], None]) -> Name | None:
         """Give everything the state of the newest checkpoint, or of that step; None: there is none.
 
