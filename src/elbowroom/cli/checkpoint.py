@@ -186,19 +186,20 @@ def import_(
         int, typer.Option("--step", metavar="N", min=0, help="The step that it stands for.")
     ] = 0,
     what: Annotated[str, typer.Option(help="The name of the object that it is.")] = "model",
+    key: Annotated[
+        str | None,
+        typer.Option(help="Where IN has it, if it has several; the same name by default."),
+    ] = None,
     add: Annotated[
         bool, typer.Option("--add", help="Also to a STORE that has checkpoints.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a checkpoint of a file, from which a run can start.
-
-    Of a file with several objects, the one named by --what is taken.
-    """
+    """Make a checkpoint of a file, from which a run can start."""
     from elbowroom.store.checkpoint.exchange import import_file
 
     with _guarded():
-        name = import_file(where, source, step=step, what=what, add=add)
+        name = import_file(where, source, step=step, what=what, key=key, add=add)
     with _opened(where) as store:
         part = store.manifest(name).parts[0]
     place = f"state[{what!r}]"

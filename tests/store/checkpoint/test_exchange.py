@@ -26,7 +26,8 @@ def load(path: Path) -> Any:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (a, b)]
+    whole = [torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor) for tensor in (a, b)]
+    bits = [tensor.reshape(-1).view(torch.uint8) for tensor in whole]
     return (a.dtype, a.shape) == (b.dtype, b.shape) and torch.equal(*bits)
 
 
@@ -39,6 +40,8 @@ def odd_tensors() -> dict[str, Tensor]:
         "eight": x.to(torch.float8_e4m3fn),
         "zero-dim": torch.tensor(-0.0),
         "empty": torch.zeros(0, 3),
+        "empty and turned": torch.zeros(0, 3).t(),
+        "one of many": torch.randn(9)[::2][:1],
         "turned": x.t(),
         "every other": torch.randn(9, 8)[::2, 1::3],
         "spread": torch.tensor([1.5]).expand(5, 2),
@@ -338,3 +341,22 @@ def test_of_a_file_with_several_objects_the_one_that_is_named_is_taken(tmp_path:
     model = Holder({"x": torch.zeros(3)})
     Checkpointer(tmp_path / "store", model=model, handle_signals=False).close()
     assert torch.equal(model.state_dict()["x"], torch.ones(3))
+
+
+def test_of_a_file_that_calls_the_model_otherwise_it_has_to_be_named(tmp_path: Path) -> None:
+    """As Lightning does, and many scripts."""
+    weights = {"w": torch.ones(3)}
+    torch.save(
+        {"state_dict": weights, "epoch": 3, "optimizer_states": [weights]}, tmp_path / "x.pt"
+    )
+    with pytest.raises(InvalidArgument, match=r"objects, state_dict, optimizer_states: say which"):
+        import_file(tmp_path / "store", tmp_path / "x.pt")
+    with pytest.raises(InvalidArgument, match="has no 'other'; it has: state_dict, epoch"):
+        import_file(tmp_path / "store", tmp_path / "x.pt", key="other")
+    import_file(tmp_path / "store", tmp_path / "x.pt", key="state_dict")
+    model = Holder(None)
+    Checkpointer(tmp_path / "store", model=model).close()
+    assert list(model.state) == ["w"] and torch.equal(model.state["w"], weights["w"])
+    # What modules keep besides tensors does not make several objects of one.
+    torch.save({**weights, "_extra_state": {"a": torch.ones(1)}}, tmp_path / "y.pt")
+    import_file(tmp_path / "other", tmp_path / "y.pt")

@@ -106,21 +106,25 @@ def export_file(
 
 
 def import_file(
-    where: str | Path, source: str | Path, *, step: int = 0, what: str = "model", add: bool = False
+    where: str | Path,
+    source: str | Path,
+    *,
+    step: int = 0,
+    what: str = "model",
+    key: str | None = None,
+    add: bool = False,
 ) -> Name:
-    """Make a checkpoint whose one object is what a file holds.
+    """Make a checkpoint whose one object, by the name of `what`, is what a file holds.
 
-    Of a file with several objects, that by the name of `what` is taken. A store that has
-    checkpoints is added to only with `add`: a run would resume from the one that came last.
+    Of a file with several objects, that under `key` is taken, or under the name of `what`. A store
+    that has checkpoints is added to only with `add`: a run would resume from the one that came
+    last.
     """
     if what in _OWN_NAMES or not what.isidentifier():
         raise InvalidArgument(f"an object of a run cannot be named {what!r}: choose another name")
     if not 0 <= step <= _MOST_STEP:
         raise InvalidArgument(f"step must be from 0 to {_MOST_STEP}, got {step}")
-    held = read_file(Path(source))
-    # The state of a module is flat: a mapping by that name is what a training script has saved.
-    if isinstance(held, dict) and isinstance(held.get(what), dict):
-        held = held[what]
+    held = _pick(read_file(Path(source)), str(source), what, key)
     if not flatten(held, what)[1]:
         raise InvalidArgument(f"{source} holds no tensor: check the name")
     # A run that resumes goes on drawing where a checkpoint says; here, where this process is.
@@ -144,6 +148,35 @@ def import_file(
     finally:
         journal.close()
     return Name(step=step, id=facts["id"])
+
+
+def _pick(held: Any, source: str, what: str, key: str | None) -> Any:
+    """The object that is meant, of all that a training script has saved in a file."""
+    inner = held if isinstance(held, dict) else {}
+    if key is not None:
+        if key not in inner:
+            raise InvalidArgument(
+                f"{source} has no {key!r}; it has: {listed([str(name) for name in inner])}"
+            )
+        return inner[key]
+    if isinstance(inner.get(what), dict):
+        return inner[what]
+    objects = [str(name) for name, one in inner.items() if _has_tensor(one)]
+    # The state of a module is flat.
+    is_flat = any(isinstance(one, Tensor) for one in inner.values())
+    if what == "model" and objects and not is_flat:
+        raise InvalidArgument(
+            f"{source} has no {what!r} and several objects, {listed(objects)}: say which one is "
+            "the model (key=, --key)"
+        )
+    return held
+
+
+def _has_tensor(value: Any) -> bool:
+    inside = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict | list | tuple):
+        return any(_has_tensor(item) for item in inside)
+    return isinstance(value, Tensor)
 
 
 def _hash_of(where: str | Path) -> str:

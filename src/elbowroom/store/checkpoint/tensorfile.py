@@ -19,6 +19,7 @@ from torch import Tensor
 
 from elbowroom.errors import CorruptData, InvalidArgument
 from elbowroom.host import available_bytes
+from elbowroom.store.checkpoint.layout import rows
 from elbowroom.store.checkpoint.state import flatten
 
 SAFETENSORS_ENDING = ".safetensors"
@@ -103,7 +104,10 @@ def _write_safetensors(held: dict[str, Tensor], aside: Path, target: Path) -> No
         if name == "__metadata__" or name.encode("utf-8", "ignore").decode() != name:
             raise InvalidArgument(f"{target} cannot hold a tensor named {name!r}: write .pt")
     # Rows one after another: what lies otherwise is refused by the format.
-    whole = {name: tensor.contiguous() for name, tensor in held.items()}
+    whole = {
+        name: tensor.contiguous().as_strided(tensor.shape, rows(tuple(tensor.shape)))
+        for name, tensor in held.items()
+    }
     try:
         save_file(whole, aside, metadata={"format": "pt"})
     except KeyError as error:
@@ -118,9 +122,13 @@ def _write_safetensors(held: dict[str, Tensor], aside: Path, target: Path) -> No
 
 def _compare(wrote: Tensor, read: Tensor, target: Path) -> None:
     looks = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in (wrote, read)]
-    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (wrote, read)]
-    if looks[0] != looks[1] or not torch.equal(*bits):
+    if looks[0] != looks[1] or not torch.equal(_bits_of(wrote), _bits_of(read)):
         _complain(target)
+
+
+def _bits_of(tensor: Tensor) -> Tensor:
+    # By strides: torch takes a single item for contiguous whatever strides it has.
+    return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _complain(target: Path) -> NoReturn:
