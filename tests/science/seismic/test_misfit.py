@@ -1,13 +1,15 @@
 """The misfit: parts add up, and derivatives of second order are what they are called."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import elbowroom as er
-from elbowroom.science.seismic import record
+from elbowroom.science.seismic import record, record_change
 
 from .scene import off, scene
 
@@ -46,6 +48,20 @@ def test_gauss_newton_is_symmetric_and_positive() -> None:
     traces = [record(here.medium(at + sign * 1e-3 * v), here.survey) for sign in (1, -1)]
     change = (traces[0] - traces[1]) / 2e-3
     assert dot(v, image) == pytest.approx(dot(change, change), rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
+def test_the_wave_of_a_change_is_the_derivative_in_forward_mode() -> None:
+    here = scene(dtype=torch.float64, steps=60)
+    medium = here.medium(here.start.m_per_s)
+    drawn = torch.Generator().manual_seed(2)
+    change = torch.rand(medium.squared.shape, generator=drawn, dtype=torch.float64)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(medium.squared, change)
+        heard = record(replace(medium, squared=dual), here.survey)
+        expected = forward_ad.unpack_dual(heard).tangent
+    assert expected is not None
+    assert off(record_change(medium, change, here.survey), expected) < 1e-13
 
 
 def test_the_second_derivative_is_that_of_finite_differences() -> None:

@@ -18,6 +18,7 @@ from elbowroom.science.seismic.runner import Runner as Runner
 from elbowroom.science.seismic.survey import Survey as Survey
 from elbowroom.science.seismic.survey import line_survey as line_survey
 from elbowroom.science.seismic.survey import record as record
+from elbowroom.science.seismic.survey import record_change as record_change
 from elbowroom.science.seismic.velocity import Velocity as Velocity
 from elbowroom.science.seismic.velocity import layered as layered
 from elbowroom.science.seismic.velocity import marmousi as marmousi

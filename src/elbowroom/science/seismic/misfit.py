@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from elbowroom.errors import InvalidArgument
-from elbowroom.science.seismic.survey import Survey, record
+from elbowroom.science.seismic.survey import Survey, record, record_change
 from elbowroom.science.seismic.velocity import Velocity
 from elbowroom.science.seismic.waves import SPONGE_POINTS, Medium
 
@@ -102,16 +102,17 @@ class Misfit:
     def gauss_newton(self, m_per_s: Tensor, direction: Tensor) -> Tensor:
         """J^T J v, with J the derivative of F: symmetric, and never negative along v.
 
-        J v is found in forward mode, which needs no history, and J^T of that in reverse.
+        J v is the wave of a small change, which needs no history, and J^T of that found in reverse.
         """
         self.products += 1
         found = torch.zeros_like(m_per_s)
+        with forward_ad.dual_level():
+            dual = self._medium(_make_dual(m_per_s.detach(), direction)).squared
+            of_squared = forward_ad.unpack_dual(dual).tangent
+        assert of_squared is not None
+        medium = self._medium(m_per_s.detach())
         for survey, _ in self._parts():
-            with forward_ad.dual_level(), torch.enable_grad():
-                dual = _make_dual(m_per_s.detach(), direction)
-                # A plain loop, as only that is seen through; nothing requires grad, none is kept.
-                heard = record(self._medium(dual), survey)
-                change = forward_ad.unpack_dual(heard).tangent
+            change = record_change(medium, of_squared, survey)
             values = m_per_s.detach().requires_grad_()
             traces = self._hear(values, survey)
             found += torch.autograd.grad(traces, values, change)[0]

@@ -12,7 +12,7 @@ from elbowroom import keep
 from elbowroom.errors import InvalidArgument
 from elbowroom.keep.loops.loop import Store
 from elbowroom.science.seismic.velocity import Velocity
-from elbowroom.science.seismic.waves import Medium, State, ricker
+from elbowroom.science.seismic.waves import Indices, Medium, State, ricker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +93,7 @@ def record(
     autograd keeps a field of every step; `memory`, `slots`, `store` and `tolerance` bound that, as
     those of `er.loop` do. `loop` runs the steps in its place, such as a `Runner`.
     """
-    state = medium.quiet(len(survey.sources))
-    wavelet = ricker(survey.peak_hz, survey.steps, medium.step_s).to(state[0])
-    sources, receivers = (_places(p, medium) for p in (survey.sources, survey.receivers))
-    at = (torch.arange(len(sources), device=sources.device), *sources.T)
-    heard_at = _flat(receivers, medium.squared.shape)
+    state, wavelet, at, heard_at = _prepare(medium, survey)
 
     def step(state: State, value: Tensor) -> tuple[State, Tensor]:
         state = medium.push(state, at, value)
@@ -117,6 +113,33 @@ def record(
     run = partial(keep.loop, **choices) if loop is None else loop
     _, traces = run(step, state, inputs=wavelet, outputs=True, parameters=(medium.squared,))
     return traces.permute(1, 2, 0)
+
+
+@torch.no_grad()
+def record_change(medium: Medium, of_squared: Tensor, survey: Survey) -> Tensor:
+    """Return what a small change of `medium.squared` changes at the receivers: J v.
+
+    A second wave runs beside the first, and where that bends, the change is its source. Nothing is
+    kept, however many steps there are.
+    """
+    state, wavelet, at, heard_at = _prepare(medium, survey)
+    change = medium.quiet(len(survey.sources))
+
+    def step(both: tuple[State, State], value: Tensor) -> tuple[tuple[State, State], Tensor]:
+        both = medium.push_both(*both, of_squared, at, value)
+        return both, both[1][0].flatten(1).index_select(1, heard_at)
+
+    _, traces = keep.loop(step, (state, change), inputs=wavelet, outputs=True)
+    return traces.permute(1, 2, 0)
+
+
+def _prepare(medium: Medium, survey: Survey) -> tuple[State, Tensor, Indices, Tensor]:
+    """The first state, the wavelet, where it bangs and where it is heard."""
+    state = medium.quiet(len(survey.sources))
+    wavelet = ricker(survey.peak_hz, survey.steps, medium.step_s).to(state[0])
+    sources, receivers = (_places(p, medium) for p in (survey.sources, survey.receivers))
+    at = (torch.arange(len(sources), device=sources.device), *sources.T)
+    return state, wavelet, at, _flat(receivers, medium.squared.shape)
 
 
 def _flat(points: Tensor, shape: torch.Size) -> Tensor:

@@ -127,6 +127,15 @@ class Medium:
         curve = laplacian(state[0], self.squared.dim())
         return self._step(state, curve.index_put_(at, value, accumulate=True), None)
 
+    def push_both(
+        self, state: State, change: State, of_squared: Tensor, at: Indices, value: Tensor
+    ) -> tuple[State, State]:
+        """The same, and what a small change of `squared` changes in it: its derivative."""
+        curve = laplacian(state[0], self.squared.dim()).index_put_(at, value, accumulate=True)
+        now, before = self._step(change, laplacian(change[0], self.squared.dim()), None)
+        now = now.addcmul_(of_squared * self.damping, curve)
+        return self._step(state, curve, None), (now, before)
+
     def _step(self, state: State, curve: Tensor, source: Tensor | None) -> State:
         """What is changed in place is nobody else's, and nothing that autograd saves."""
         now, before = state
