@@ -50,6 +50,11 @@ class Derived:
         """Make it again."""
         return self.derivation.apply().reshape(self.shape)
 
+    def has_made(self, tensor: Tensor) -> bool:
+        """Whether a tensor has memory of its own, and is not a view of the source."""
+        source = self.derivation.source.values()
+        return source.untyped_storage()._cdata != tensor.untyped_storage()._cdata
+
 
 def derive(tensor: Tensor, producer: Any, records: Records, *, exact: bool) -> Derived | None:
     """How the tensor follows from kept entries, if it does; `exact` asks for the same bits."""

@@ -78,6 +78,7 @@ class Entry:
         "recent",
         "row",
         "shape",
+        "signs",
         "site",
         "storage",
         "storage_bytes",
@@ -110,6 +111,8 @@ class Entry:
         self.encode_s = 0.0
         self.row = -1
         self.reads = 0
+        self.signs: Payload | None = None
+        """Once its values have been written over: what its last reader wants."""
         self.on_release: Callable[[int], None] | None = None
 
     def __del__(self) -> None:

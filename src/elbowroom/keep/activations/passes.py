@@ -21,7 +21,7 @@ from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.derive import Derived, derive
 from elbowroom.keep.activations.entries import Entry, Identity, Record, Use, identity_of
-from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
+from elbowroom.keep.activations.masks import Bits, pack_sign, pack_two_valued
 from elbowroom.keep.activations.needs import (
     Need,
     details_of,
@@ -41,6 +41,7 @@ from elbowroom.keep.activations.payloads import (
 )
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.rerun import RERUN, rerun
+from elbowroom.keep.activations.scratch import Scratch, suits
 from elbowroom.keep.activations.sites import Calls, Form, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.untouched import Untouched, is_plain
@@ -319,21 +320,51 @@ class Pass:
         entry.check_version()
         self.tally.read(entry)
         start = time.perf_counter()
+        node: Any = torch._C._current_autograd_node()
+        kind = "" if node is None else kind_of(node)
+        tensor = self._restore(entry, kind)
+        self.tally.restore(entry, time.perf_counter() - start)
+        return tensor
+
+    def _restore(self, entry: Entry, kind: str) -> Tensor:
+        """For a node of this kind, which may write over what is made for it alone."""
         payload = entry.payload
+        wants_signs = need_of(kind, "result") is Need.SIGN
+        if wants_signs and entry.signs is not None:
+            entry.reads += 1
+            tensor, entry.signs = entry.signs.restore(), None
+            return self._lend(tensor, kind)
         if isinstance(payload, Derived):
             source = payload.derivation.source
             self._keep_warm(source, source.values())
         tensor = entry.values()
         if isinstance(payload, Coded | Offloaded):
             self._keep_warm(entry, tensor)
-        if entry.bound > 0 and Need.SIGN in entry.needs:
-            node: Any = torch._C._current_autograd_node()
-            if node is not None and need_of(kind_of(node), "result") is Need.SIGN:
-                # Zeros come back as zeros and nothing else does: that is the mask. The values
-                # themselves may have crossed zero.
-                tensor = tensor.abs()
-        self.tally.restore(entry, time.perf_counter() - start)
-        return tensor
+        if entry.bound > 0 and wants_signs:
+            # Zeros come back as zeros and nothing else does: that is the mask. The values
+            # themselves may have crossed zero.
+            return self._lend(tensor.abs(), kind)
+        if not isinstance(payload, Coded | Bits | Derived) or not self._suits(tensor, kind):
+            return tensor
+        if isinstance(payload, Derived) and not payload.has_made(tensor):
+            return tensor
+        if isinstance(payload, Coded) and entry.reads < len(entry.uses):
+            left = len(entry.uses) - entry.reads
+            if left > sum(need_of(use.kind, use.slot) is Need.SIGN for use in entry.uses):
+                return tensor
+            # The function that made it comes last, and wants a bit of each value.
+            entry.signs = pack_sign(tensor.abs())
+            self._warm = [held for held in self._warm if held[0] is not entry]
+        entry.recent = None
+        return Scratch.over(tensor)
+
+    def _lend(self, tensor: Tensor, kind: str) -> Tensor:
+        return Scratch.over(tensor) if self._suits(tensor, kind) else tensor
+
+    def _suits(self, tensor: Tensor, kind: str) -> bool:
+        # With a graph of the backward itself, what is read must stay.
+        in_pieces = self._budget is not None and not self._policy.is_exact
+        return not torch.is_grad_enabled() and suits(kind, tensor, in_pieces=in_pieces)
 
     def _keep_warm(self, entry: Entry, tensor: Tensor) -> None:
         """Hold on to what was decoded while its next reader is likely to be near."""

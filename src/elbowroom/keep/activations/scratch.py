@@ -1,0 +1,157 @@
+"""Decoded tensors that backward writes its results into.
+
+A backward that reads a saved tensor mostly has a result of the same size. What was decoded for it
+alone is memory of our own, so that the result can take its place: elementwise functions write over
+what they have read, and convolutions and normalisations go piece by piece, of the batch or of the
+channels. At its peak a layer's backward then has two tensors instead of three or, with the copies
+that convolutions make of all their arguments, six; and pages that are warm.
+
+A decoded tensor is handed to autograd as a subclass of which the dispatcher calls us, so that no
+node, no graph and nothing global is changed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_aten = torch.ops.aten
+
+# Smaller results are not worth a call from the dispatcher into Python.
+LEAST_BYTES = 1 << 20
+
+# Pieces of the batch of a convolution: large enough to keep threads busy, small enough for what
+# oneDNN copies of each.
+_PIECE_BYTES = 8 << 20
+
+# Normalisations below this take less time in one go: their results come from warm memory anyway.
+_NORM_BYTES = 32 << 20
+_NORM_PIECE_BYTES = 4 << 20
+
+# Sums over pieces have another order, and each piece takes memory anew: neither for gradients that
+# must have the same bits, nor where memory is not short.
+_IN_PIECES = frozenset({"Convolution", "NativeBatchNorm"})
+_IN_PLACE = frozenset(
+    {"Relu", "LeakyRelu", "Elu", "Gelu", "Silu", "Tanh", "Sigmoid", "Mul"},
+)
+
+
+class Scratch(Tensor):
+    """A tensor that the next operation on it may write over."""
+
+    plain: Tensor
+
+    @staticmethod
+    def over(tensor: Tensor) -> "Scratch":
+        """The same memory under another name."""
+        found = torch.Tensor._make_subclass(Scratch, tensor)
+        found.plain = tensor
+        return found
+
+    # Torch's own way to say that functions need not ask; its stubs do not know it.
+    __torch_function__: Any = torch._C._disabled_torch_function_impl  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called by the dispatcher for any operation on it."""
+        kwargs = kwargs or {}
+        given = [a for a in args if isinstance(a, Scratch)]
+        plain = tuple(a.plain if isinstance(a, Scratch) else a for a in args)
+        kwargs = {k: v.plain if isinstance(v, Scratch) else v for k, v in kwargs.items()}
+        way = _WAYS.get(function)
+        if way is not None and len(given) == 1:
+            found = way(given[0].plain, plain, kwargs)
+            if found is not None:
+                return found
+        return function(*plain, **kwargs)
+
+
+def suits(kind: str, tensor: Tensor, *, in_pieces: bool) -> bool:
+    """Whether the backward of such a node can make use of it, perhaps going piece by piece."""
+    return (
+        (kind in _IN_PLACE or (in_pieces and kind in _IN_PIECES))
+        and tensor.is_cpu
+        and tensor.is_floating_point()
+        and tensor.nbytes >= LEAST_BYTES
+        and _aten.is_non_overlapping_and_dense(tensor)
+    )
+
+
+def _into(out: Any, name: str) -> Callable[[Tensor, Any, Any], Tensor | None]:
+    """An elementwise function that is given the place of its result."""
+
+    def way(place: Tensor, args: Any, kwargs: Any) -> Tensor | None:
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        if any(a.shape != place.shape or a.dtype != place.dtype for a in tensors):
+            return None
+        return out(*args, **kwargs, **{name: place})
+
+    return way
+
+
+def _convolve(place: Tensor, args: Any, kwargs: Any) -> Any:
+    """A convolution's gradients, some samples at a time."""
+    gradient, x, weight, *how, mask = args
+    count = _pieces(x, _PIECE_BYTES)
+    if x is not place or kwargs or count < 2 or weight.nbytes > _PIECE_BYTES:
+        return None
+    sums: list[Tensor | None] = [None, None]
+    for one, two in zip(x.tensor_split(count), gradient.tensor_split(count), strict=True):
+        mine, *more = _aten.convolution_backward.default(two, one, weight, *how, mask)
+        if mask[0]:
+            one.copy_(mine)
+        del mine
+        sums = [
+            part if total is None else total.add_(part)
+            for total, part in zip(sums, more, strict=True)
+        ]
+    return place if mask[0] else None, *sums
+
+
+def _normalise(place: Tensor, args: Any, kwargs: Any) -> Any:
+    """A batch normalisation's gradients, some channels at a time."""
+    gradient, x, *statistics, is_training, eps, mask = args
+    if x is not place or kwargs or not mask[0] or x.nbytes < _NORM_BYTES or x.dim() < 2:
+        return None
+    count = min(x.shape[1] // max(1, torch.get_num_threads()), x.nbytes // _NORM_PIECE_BYTES)
+    if count < 2:
+        return None
+    parts = [
+        [None] * count if s is None or s.numel() == 0 else s.tensor_split(count) for s in statistics
+    ]
+    sums: list[list[Tensor]] = [[], []]
+    pieces = zip(gradient.tensor_split(count, 1), x.tensor_split(count, 1), *parts, strict=True)
+    for two, one, *mine in pieces:
+        found = _aten.native_batch_norm_backward.default(two, one, *mine, is_training, eps, mask)
+        one.copy_(found[0])
+        for total, part in zip(sums, found[1:], strict=True):
+            total.append(part)
+    joined = [torch.cat(s) if m else None for s, m in zip(sums, mask[1:], strict=True)]
+    return place, *joined
+
+
+def _detach(place: Tensor, args: Any, kwargs: Any) -> Tensor:
+    """Autograd takes what a hook gives it by detaching it."""
+    return Scratch.over(place.detach())
+
+
+def _pieces(tensor: Tensor, nbytes: int) -> int:
+    return min(tensor.shape[0], tensor.nbytes // nbytes)
+
+
+_WAYS: dict[Any, Callable[[Tensor, Any, Any], Any]] = {
+    _aten.detach.default: _detach,
+    _aten.convolution_backward.default: _convolve,
+    _aten.native_batch_norm_backward.default: _normalise,
+    _aten.mul.Tensor: _into(_aten.mul.out, "out"),
+    _aten.threshold_backward.default: _into(_aten.threshold_backward.grad_input, "grad_input"),
+    _aten.leaky_relu_backward.default: _into(_aten.leaky_relu_backward.grad_input, "grad_input"),
+    _aten.elu_backward.default: _into(_aten.elu_backward.grad_input, "grad_input"),
+    _aten.gelu_backward.default: _into(_aten.gelu_backward.grad_input, "grad_input"),
+    _aten.silu_backward.default: _into(_aten.silu_backward.grad_input, "grad_input"),
+    _aten.tanh_backward.default: _into(_aten.tanh_backward.grad_input, "grad_input"),
+    _aten.sigmoid_backward.default: _into(_aten.sigmoid_backward.grad_input, "grad_input"),
+}
