@@ -32,6 +32,8 @@ from elbowroom.keep.activations.meter import part_of
 # Samples on which directions are followed, and positions: more samples where each has only a few.
 FEW = 16
 FEW_POSITIONS = 4096
+# Fewer of large ones: directions wait for the node behind, at the peak of a step.
+LEAST, MOST_BYTES = 4, 32 << 20
 # Samples that are normalised by themselves.
 FEW_APART = 8
 
@@ -259,7 +261,8 @@ def channels_of(p: Passage) -> Channels | None:
     if gains is None:
         return None
     positions = x[0].numel() // x.shape[1]
-    few = min(x.shape[0], max(FEW, -(-FEW_POSITIONS // positions)))
+    few = max(FEW, -(-FEW_POSITIONS // positions))
+    few = min(x.shape[0], few, max(LEAST, MOST_BYTES // x[0].nbytes))
     shape = (-1, *[1] * (x.dim() - 2))
     directions = (x[:few] - mean.view(shape)) * scale.view(shape)
     along = gains.square() * scale.double().square() * by_channel(p.gradient())
