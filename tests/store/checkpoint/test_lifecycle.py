@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from elbowroom.errors import InvalidArgument
+from elbowroom.errors import BudgetUnreachable, InvalidArgument
 from elbowroom.store.checkpoint import Checkpointer, CheckpointWarning, Store, store
 
 from .holders import Holder
@@ -163,3 +163,29 @@ def test_its_reasoning_is_logged_when_it_changes(
             checkpointer.step()
             checkpointer.wait()
     assert "a checkpoint about every" in caplog.text and "a step takes" in caplog.text
+
+
+def test_where_memory_is_short_the_loop_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elbowroom.store.checkpoint.checkpointer.available_bytes", lambda: 0)
+    torch.manual_seed(0)
+    states = [torch.randn(30_000)]
+    holder = Holder({"x": states[0].clone()})
+    with Checkpointer(tmp_path, x=holder, every=1, keep=None) as checkpointer:
+        with pytest.warns(CheckpointWarning, match="that much memory is not free: the loop waits"):
+            checkpointer.step()
+        for _ in range(3):
+            # In place: what was saved must have been written by now.
+            holder.state["x"].add_(1e-6 * torch.randn(30_000))
+            states.append(holder.state["x"].clone())
+            checkpointer.step()
+    found = Store.open(tmp_path)
+    saved = [found.state(found.manifest(name))["x"]["x"] for name in found.names()]
+    assert all(torch.equal(a, b) for a, b in zip(saved, states, strict=True))
+    # Nothing may change that memory, as rounding would.
+    with (
+        Checkpointer(tmp_path, x=holder, tolerance={"x": 0.1}) as checkpointer,
+        pytest.raises(BudgetUnreachable, match=r"takes .* bytes, and that much memory is not free"),
+    ):
+        checkpointer.save()

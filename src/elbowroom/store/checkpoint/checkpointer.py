@@ -5,7 +5,8 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,7 +14,8 @@ from typing import Any, Self
 import torch
 
 from elbowroom.codec import Bound
-from elbowroom.errors import ElbowroomError, InvalidArgument
+from elbowroom.errors import BudgetUnreachable, ElbowroomError, InvalidArgument
+from elbowroom.host import available_bytes
 from elbowroom.store.checkpoint.copier import Copier
 from elbowroom.store.checkpoint.ending import register, unregister
 from elbowroom.store.checkpoint.forking import Choice, LiveBuffer, fork
@@ -29,7 +31,7 @@ from elbowroom.store.checkpoint.ranks import Ranks
 from elbowroom.store.checkpoint.resuming import Resuming
 from elbowroom.store.checkpoint.retention import Keep, read_keep
 from elbowroom.store.checkpoint.signals import Notice
-from elbowroom.store.checkpoint.snapshot import Snapshot, lay_out
+from elbowroom.store.checkpoint.snapshot import Buffer, Snapshot, lay_out
 from elbowroom.store.checkpoint.sources import check_names, check_sources, read_randomness
 from elbowroom.store.checkpoint.state import flatten
 from elbowroom.store.checkpoint.voice import warn
@@ -100,7 +102,7 @@ class Checkpointer:
         self._last_step_at: float | None = None
         self.resumed_from: int | None = None
         self.events: list[str] = []
-        self._is_rule_checked = self._is_begun = self._is_closed = False
+        self._is_rule_checked = self._is_begun = self._is_closed = self._is_short = False
         self._rule = read_tolerance(tolerance)
         self._notice = Notice()
         with contextlib.ExitStack() as ends:
@@ -265,8 +267,9 @@ class Checkpointer:
         state = {name: s for name, s in self._state().items() if self._is_mine(name)}
         tree, tensors = flatten(state, "state")
         pieces, nbytes = lay_out(tensors)
-        # Before the first step, optimizers have no moments yet.
-        if self._ranks.is_first and not self._is_rule_checked and self._steps:
+        # Optimizers have no moments before they have made a step.
+        has_all = self._steps > 0 or all(optimizer.state for optimizer in self._optimizers())
+        if self._ranks.is_first and not self._is_rule_checked and has_all:
             self._is_rule_checked = True
             for name in self._rule.idle(pieces):
                 self._warn(f"tolerance names {name!r}, and no object or tensor is called so")
@@ -275,24 +278,42 @@ class Checkpointer:
             "torch": torch.__version__,
             **describe_optimizers(self._sources),
         }
+        make = partial(Snapshot, step=self._steps, tree=tree, facts=facts, pieces=pieces)
         if self._choice.pick(tensors, self._journal.changed) == "fork":
             self._persister.wait()  # the child builds on what is committed
-            live = LiveBuffer(tensors)
-            snapshot = Snapshot(
-                step=self._steps, tree=tree, facts=facts, pieces=pieces, buffer=live
-            )
-            self._persister.submit(fork(snapshot, self._journal.put))
+            live = make(buffer=LiveBuffer(tensors))
+            self._persister.submit(fork(live, self._journal.put))
             return
         buffer = self._persister.take_buffer()
         try:
-            buffer.reserve(nbytes)
-            snapshot = Snapshot(
-                step=self._steps, tree=tree, facts=facts, pieces=pieces, buffer=buffer
-            )
-            self._copier.begin(tensors, pieces, buffer, lambda: self._persister.submit(snapshot))
+            if self._has_room(buffer, nbytes, tensors):
+                snapshot = make(buffer=buffer)
+                submit = partial(self._persister.submit, snapshot)
+                self._copier.begin(tensors, pieces, buffer, submit)
+                return
         except BaseException:
             self._persister.give_back(buffer)
             raise
+        self._persister.give_back(buffer)
+        self._persister.submit(make(buffer=LiveBuffer(tensors)))
+        self._persister.wait()
+
+    def _has_room(
+        self, buffer: Buffer, nbytes: int, tensors: Sequence[tuple[str, torch.Tensor]]
+    ) -> bool:
+        """Whether there is memory for a copy; else the loop waits while it is written uncopied."""
+        with contextlib.suppress(MemoryError, OSError):
+            # A system that runs out of memory ends the process that has the most.
+            if nbytes <= len(buffer.bytes) or nbytes + nbytes // 8 < available_bytes():
+                buffer.reserve(nbytes)
+                return True
+        said = f"a copy of the state takes {nbytes:,} bytes, and that much memory is not free"
+        if self._rule.is_lossy or not all(tensor.is_cpu for _, tensor in tensors):
+            raise BudgetUnreachable(f"{said}: free some, or save less")
+        if not self._is_short:
+            self._is_short = True
+            self._warn(f"{said}: the loop waits while checkpoints are written without one")
+        return False
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         return [s for s in self._sources.values() if isinstance(s, torch.optim.Optimizer)]

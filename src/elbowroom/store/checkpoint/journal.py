@@ -18,7 +18,7 @@ from elbowroom.store.checkpoint.collector import let_collector_wait
 from elbowroom.store.checkpoint.contents import Memory
 from elbowroom.store.checkpoint.digests import LEAF_BYTES
 from elbowroom.store.checkpoint.drain import Drain, bring_back, find_identity
-from elbowroom.store.checkpoint.forking import Forked
+from elbowroom.store.checkpoint.forking import Forked, LiveBuffer
 from elbowroom.store.checkpoint.holding import hold_writer
 from elbowroom.store.checkpoint.lossy import BoundOf
 from elbowroom.store.checkpoint.manifest import Entry, Manifest, Part
@@ -150,15 +150,21 @@ class Journal:
     def write(self, snapshot: Snapshot) -> None:
         """Have the checkpoint durable, or raise and leave everything as it was."""
         name = Name(step=snapshot.step, id=snapshot.facts["id"])
+        is_live = isinstance(snapshot.buffer, LiveBuffer)
         try:
             memory = self.put(snapshot)
         except BaseException:
-            self.recycle(snapshot.buffer)
+            if not is_live:
+                self.recycle(snapshot.buffer)
             raise
         self.clearing.build_on(name)
         self._forget_before()
-        self._memory, self._before = memory, snapshot
-        self._pieces = {piece.where: piece for piece in snapshot.pieces}
+        self._memory = memory
+        if not is_live:
+            self._before = snapshot
+            self._pieces = {piece.where: piece for piece in snapshot.pieces}
+        elif self._ranks.is_first:
+            self.build_on(name)  # memory goes on changing: what it was is on the disk alone
         if self._ranks.is_first:
             self._settle(name)
 

@@ -25,6 +25,11 @@ class Rule:
         """Of one tensor."""
         return _find(piece, self._bounds)
 
+    @property
+    def is_lossy(self) -> bool:
+        """Whether any tensor may lose something."""
+        return any(bound is not None for bound in self._bounds.values())
+
     def idle(self, pieces: Iterable[Piece]) -> list[str]:
         """Names that are those of no object and of no tensor."""
         keys = {key for piece in pieces for key in _KEY.findall(piece.where)}
