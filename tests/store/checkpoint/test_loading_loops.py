@@ -336,3 +336,21 @@ def test_a_checkpointer_brings_the_loader_back(tmp_path: Path) -> None:
         return seen
 
     assert give(tmp_path / "one", [1, 4, 6]) == give(tmp_path / "two", [])
+
+
+def test_every_loader_that_is_given_by_a_name_is_followed(tmp_path: Path) -> None:
+    def run(stop: int, where: Path) -> list[list[int]]:
+        seed(1)
+        plain = DataLoader(Numbers(12), 2, shuffle=True)
+        other = DataLoader(Numbers(30), 3, shuffle=True, generator=generator())
+        found: list[list[int]] = []
+        with Checkpointer(where, loader=plain, other=other, every=1) as checkpointer:
+            for x, y in zip(plain, other, strict=False):
+                found.append([*x.tolist(), *y.tolist()])
+                checkpointer.step()
+                if checkpointer.steps == stop:
+                    break
+        return found
+
+    whole = run(6, tmp_path / "whole")
+    assert run(2, tmp_path / "parts") + run(6, tmp_path / "parts") == whole

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from torch.utils.data import DataLoader
 
 from elbowroom.codec import Bound
 from elbowroom.errors import BudgetUnreachable, ElbowroomError, InvalidArgument
@@ -44,7 +45,7 @@ class Checkpointer:
 
     Whatever has `state_dict` and `load_state_dict` can be given by a name of its own. Under
     `torch.distributed`, what is given is taken to be the same on all ranks and is written by the
-    first; objects named in `per_rank`, random numbers and the loader's position are each rank's
+    first; objects named in `per_rank`, random numbers and the positions of loaders are each rank's
     own.
     """
 
@@ -72,6 +73,8 @@ class Checkpointer:
         hash: str = "xxh3-128",
         **further: Any,
     ) -> None:
+        loaders = {n: follow_loader(one) for n, one in further.items() if _is_loader(one)}
+        further |= loaders
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, **further}
         settings = [n for n in inspect.signature(Checkpointer).parameters if n not in given]
         self._sources = check_sources({k: v for k, v in given.items() if v is not None}, settings)
@@ -82,7 +85,7 @@ class Checkpointer:
         if far is None and keep_far is not None:
             raise InvalidArgument("keep_far= says what stays in far=, which was not given: give it")
         self._loader = None if loader is None else follow_loader(loader)
-        self._per_rank = {"randomness", "loader", *per_rank}
+        self._per_rank = {"randomness", "loader", *loaders, *per_rank}
         self._pace = Pace(
             max_overhead=max_overhead,
             every=every,
@@ -366,3 +369,7 @@ class Checkpointer:
         self.events.append(said)
         if self._ranks.is_first:
             warn(said)
+
+
+def _is_loader(value: Any) -> bool:
+    return isinstance(value, DataLoader)
