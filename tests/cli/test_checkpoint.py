@@ -340,16 +340,16 @@ def test_gc_removes_what_it_says(where: Path, command: Command) -> None:
     save(where, *({"x": torch.randint(0, 256, (9000,)).byte()} for _ in range(6)))
     orphan = where / "packs" / "000000000009-0000000900000000-r0.pack"
     orphan.write_bytes(bytes(50))
-    before = {path.name: path.stat().st_size for path in (where / "packs").iterdir()}
+    before = {path: path.stat().st_size for path in where.rglob("*-*")}
     tried = command("checkpoint", "gc", where, "--keep-last", 2, "--dry-run", "--json").json
-    assert {path.name for path in (where / "packs").iterdir()} == before.keys()
+    assert set(where.rglob("*-*")) == before.keys()
     assert [row["step"] for row in tried["removed"]] == [1, 2, 3, 4] and tried["dry_run"]
     found = command("checkpoint", "gc", where, "--json").json
     assert (found["removed"], found["files"], found["bytes"]) == ([], 1, 50)
     assert not orphan.exists() and len(found["kept"]) == 6
     found = command("checkpoint", "gc", where, "--keep-last", 2, "--json").json
-    after = {path.name for path in (where / "packs").iterdir()}
-    gone = {name: size for name, size in before.items() if name not in after}
+    gone = {path: size for path, size in before.items() if not path.exists()}
+    assert len([path for path in gone if path.parent.name == "manifests"]) == 4
     assert found["removed"] == tried["removed"] and found["files"] == tried["files"] - 1
     assert found["bytes"] == sum(gone.values()) - 50 == tried["bytes"] - 50 > 0
     assert [row["step"] for row in found["kept"]] == [5, 6]

@@ -136,3 +136,17 @@ def test_what_the_next_one_builds_on_stays(tmp_path: Path) -> None:
         checkpointer.save(sync=True)
         store = Store.open(tmp_path)
         assert store.verify(store.names()[-1]) == []
+
+
+def test_what_is_committed_while_others_are_removed_stays(tmp_path: Path) -> None:
+    """It is newer than all that were looked at when it was decided what stays."""
+    holder = Holder({"x": 0})
+    with Checkpointer(tmp_path, x=holder, every=1, keep=None) as checkpointer:
+        for _ in range(3):
+            checkpointer.step()
+            checkpointer.wait()
+    store = Store.open(tmp_path)
+    first, second, third = store.names()
+    assert store.collect([second], upto=second.order).names == (first,)
+    assert store.names() == [second, third]
+    assert store.verify(third) == []

@@ -29,6 +29,8 @@ def train(run: Run, steps: int, near: Path | str, **options: object) -> int | No
         run.step()
         checkpointer.step()
         checkpointer.wait()
+        if (drain := checkpointer._journal._drain) is not None:
+            drain.wait()  # of several that wait, only the newest is brought
     checkpointer.close(save=False)
     return checkpointer.resumed_from
 

@@ -35,6 +35,7 @@ class Drain:
     ) -> None:
         self._near, self._far, self._keep, self._tell, self._then = near, far, keep, tell, then
         self._asked = queue.SimpleQueue[Name | None]()
+        self._lock = threading.Lock()
         self._idle = threading.Event()
         self._idle.set()
         self._thread = threading.Thread(target=self._run, name="elbowroom drain", daemon=True)
@@ -42,8 +43,9 @@ class Drain:
 
     def push(self, name: Name) -> None:
         """Bring this one there when there is time."""
-        self._idle.clear()
-        self._asked.put(name)
+        with self._lock:
+            self._idle.clear()
+            self._asked.put(name)
 
     def wait(self) -> None:
         """Until nothing is on its way."""
@@ -75,8 +77,9 @@ class Drain:
                     "with the next"
                 )
             self._then()
-            if self._asked.empty():
-                self._idle.set()
+            with self._lock:
+                if self._asked.empty():
+                    self._idle.set()
 
 
 def find_identity(far: str | Path | None) -> str | None:

@@ -193,12 +193,9 @@ class Journal:
     def _write_part(self, snapshot: Snapshot, name: Name) -> tuple[Memory, Part]:
         # Someone may have tidied up: scratch disks are cleared of what is old, and what never
         # changes is. No checkpoint may name what is not there.
-        if lost := self.store.lost_packs(self._memory):
+        lost = self.store.lost_packs(self._memory)
+        if lost:
             self._memory = self._memory.without(lost)
-            self.told.append(
-                f"{PACKS}/{lost[0]} {'and others are' if lost[1:] else 'is'} gone or cut short: "
-                "what was in it is written again, and checkpoints before this one are damaged"
-            )
         done = PartWriter(
             create=lambda pack: self.store.place.create(f"{PACKS}/{pack}"),
             name=f"{name}-r{self._ranks.rank}",
@@ -207,6 +204,11 @@ class Journal:
             read_before=self._read_before,
             bound_of=self._bound_of,
         ).write(snapshot)
+        if lost:
+            self.told.append(
+                f"{PACKS}/{lost[0]} {'and others are' if lost[1:] else 'is'} gone or cut short: "
+                "what was in it was written again, and checkpoints before this one are damaged"
+            )
         self.changed = done.written_bytes / max(done.state_bytes, 1)
         return done.memory, done.part
 

@@ -254,10 +254,10 @@ class Store:
         To be called by the one who holds the writer's lock. A manifest that cannot be read is
         left, and with it every pack: it may be what someone will want to mend.
         """
-        kept = set(keep)
-        going = [name for name in self.names() if name not in kept]
+        kept, names = set(keep), self.names()
+        going = [name for name in names if name not in kept and _is_old(str(name), upto)]
         named: set[str] = set()
-        for name in self.names():
+        for name in names:
             if name not in going:
                 try:
                     named |= self.packs(name)
@@ -268,9 +268,10 @@ class Store:
         files += [f"{PARTS}/{file}" for file in self.place.names(PARTS) if _is_old(file, upto)]
         ending = f".json{ASIDE}"
         sides = [f for f in self.place.names(MANIFESTS) if f.endswith(ending)]
-        sides = [f"{MANIFESTS}/{f}" for f in sides if _is_old(f.removesuffix(ending), upto)]
+        files += [f"{MANIFESTS}/{f}" for f in sides if _is_old(f.removesuffix(ending), upto)]
+        first = {f"{MANIFESTS}/{name}.json" for name in going}
         sizes: dict[str, int] = {}
-        for file in files:
+        for file in (*first, *files):
             with contextlib.suppress(CorruptData, OSError):  # what is no file is not ours
                 sizes[file] = self.place.size(file)
         nbytes = sum(sizes.values())
@@ -281,11 +282,11 @@ class Store:
                 return Collected(names=(), files=0, nbytes=0)
             # Manifests first, durably: none may ever name a pack that is gone. Some may have been
             # removed by a run that was killed before it could see to that.
-            for name in going:
-                self.place.remove(f"{MANIFESTS}/{name}.json")
-            if going or sizes:
+            for file in first:
+                self.place.remove(file)
+            if sizes:
                 self.place.sync(MANIFESTS)
-            for file in (*sizes, *sides):
+            for file in sizes.keys() - first:
                 self.place.remove(file)
         return Collected(names=tuple(going), files=len(sizes), nbytes=nbytes)
 
