@@ -9,7 +9,7 @@ from torch import Tensor
 
 from elbowroom.errors import InvalidArgument
 from elbowroom.keep.loops.conditions import Conditions
-from elbowroom.keep.loops.parameters import refuse_forgotten, sequence_number
+from elbowroom.keep.loops.parameters import edges_of, refuse_forgotten, sequence_number
 from elbowroom.keep.loops.structure import Structure, flatten
 
 Tensors = list[Tensor]
@@ -156,7 +156,8 @@ class Body:
             # Not the leaves themselves: a step may change its state in place.
             begin, given = [t.clone() for t in leaves], [t.clone() for t in takes]
             after, outputs = self.run(begin, given, number)
-            refuse_forgotten([*after, *outputs], [*leaves, *takes, *self.known], self.step, since)
+            known = edges_of([*leaves, *takes, *self.known])
+            refuse_forgotten([*after, *outputs], known, self.step, since)
         return [t.detach() for t in after], [t.detach() for t in outputs]
 
     def slices(self, tensors: Tensors, number: int) -> Tensors:

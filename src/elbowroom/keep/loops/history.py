@@ -21,7 +21,7 @@ from elbowroom.keep.loops.body import (
     stacked,
 )
 from elbowroom.keep.loops.coders import Coder, PlainCoder
-from elbowroom.keep.loops.parameters import refuse_forgotten, sequence_number
+from elbowroom.keep.loops.parameters import edges_of, refuse_forgotten, sequence_number
 from elbowroom.keep.loops.plans import Plan
 from elbowroom.keep.loops.replay import Until
 from elbowroom.keep.loops.series import Frame, Series
@@ -281,7 +281,8 @@ class History:
     def _refuse_forgotten(self, parameters: Tensors) -> None:
         """A later step may use what the first one did not."""
         if self._body.known is not None:
-            refuse_forgotten(self._ends, [*self._starts, *parameters], self._body.step, self._since)
+            known = edges_of([*self._starts, *parameters])
+            refuse_forgotten(self._ends, known, self._body.step, self._since)
 
     def _is_over(self, state: Tensors) -> bool:
         assert self._until is not None

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from elbowroom.errors import InvalidArgument
 
@@ -98,15 +99,21 @@ def refuse_changed(parameters: list[Tensor]) -> Iterator[None]:
         )
 
 
-def refuse_forgotten(
-    results: Iterable[Tensor], known: Iterable[Tensor], step: Any, since: int
-) -> None:
+Edges = set[tuple[Any, int]]
+"""Where gradients come to tensors."""
+
+
+def edges_of(tensors: Iterable[Tensor]) -> Edges:
+    """Of those that require gradients."""
+    return {_edge(tensor) for tensor in tensors if tensor.requires_grad}
+
+
+def refuse_forgotten(results: Iterable[Tensor], ends: Edges, step: Any, since: int) -> None:
     """Refuse a step whose results depend on tensors that nobody has named.
 
     Their gradients would be missing without a word. The graph behind the results is walked back;
     it must end in what is known, and not go on into what was computed before the step.
     """
-    ends = {_edge(tensor) for tensor in known if tensor.requires_grad}
     first = [_edge(tensor) for tensor in results if tensor.grad_fn is not None]
     waiting, seen = list(first), set(first)
     while waiting:
@@ -145,8 +152,6 @@ def _name_forgotten(first: list[Any], ends: set[Any], step: Any, since: int) -> 
 
 
 def _edge(tensor: Tensor) -> tuple[Any, int]:
-    from torch.autograd.graph import get_gradient_edge
-
     edge = get_gradient_edge(tensor)
     return edge.node, edge.output_nr
 

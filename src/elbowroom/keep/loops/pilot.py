@@ -11,7 +11,7 @@ from elbowroom.keep.activations.entries import Identity, identity_of
 from elbowroom.keep.activations.untouched import is_plain
 from elbowroom.keep.loops.body import Body, Tensors, leaves_of
 from elbowroom.keep.loops.footprint import Footprint
-from elbowroom.keep.loops.parameters import refuse_forgotten, sequence_number
+from elbowroom.keep.loops.parameters import edges_of, refuse_forgotten, sequence_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def _try_out(
         slices = [x[0].detach().clone() for x in inputs]
         since = sequence_number()
         first, leaves, ends = _tape(body, state, slices)
-        refuse_forgotten(ends, [*leaves, *parameters], body.step, since)
+        refuse_forgotten(ends, edges_of([*leaves, *parameters]), body.step, since)
         footprint = Footprint()
         if is_counted:
             with footprint:

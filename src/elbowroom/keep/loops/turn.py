@@ -4,7 +4,7 @@ import torch
 
 from elbowroom.host import Trimmer
 from elbowroom.keep.loops.body import Body, Grads, Targets, Tensors, is_differentiable, leaves_of
-from elbowroom.keep.loops.parameters import refuse_forgotten, sequence_number
+from elbowroom.keep.loops.parameters import edges_of, refuse_forgotten, sequence_number
 
 
 class Turn:
@@ -22,6 +22,7 @@ class Turn:
         self._grads, self._output_grads = grads, output_grads
         self._inputs = inputs
         self._sums: Grads = [None] * len(parameters)
+        self._edges = edges_of(parameters)
         self._is_shared = False
         self._trimmer = Trimmer()
         self._input_grads: Grads = [
@@ -63,8 +64,8 @@ class Turn:
             targets += zip(outputs, grads, strict=True)
         targets = [*zip(after, self._grads, strict=True), *targets]
         if body.known is not None:  # a step may use what the first one did not
-            known = [*leaves, *(x for slices in taken for x in slices), *self._parameters]
-            refuse_forgotten([t for t, _ in targets], known, body.step, since)
+            ends = edges_of(leaves + [x for slices in taken for x in slices]) | self._edges
+            refuse_forgotten([t for t, _ in targets], ends, body.step, since)
         return targets
 
     def _first(self, leaves: Tensors, start: int) -> Targets:
