@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from elbowroom.errors import CorruptData, InvalidArgument
+from elbowroom.errors import BackendUnavailable, CorruptData, InvalidArgument
 from elbowroom.store.checkpoint import Checkpointer, CheckpointWarning, Keep, Store, copier
 
 from .runs import losses_of, start, tensors_of
@@ -289,6 +289,14 @@ def test_layers_without_a_shape_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"\['0.weight'\] has no shape yet"):
         checkpointer.save()
     checkpointer.close()
+
+
+def test_a_hash_whose_package_is_missing_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "blake3", None)
+    with pytest.raises(BackendUnavailable, match="pip install blake3"):
+        Checkpointer(tmp_path / "run", model=nn.Linear(1, 1), hash="blake3")
 
 
 def test_folders_by_other_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from elbowroom.errors import BudgetUnreachable, CorruptData, IncompatibleFormat,
 from elbowroom.host import available_bytes
 from elbowroom.store.checkpoint import manifest as manifests
 from elbowroom.store.checkpoint.contents import Memory, recall
-from elbowroom.store.checkpoint.digests import HASHES, LEAF_BYTES, check_hash
+from elbowroom.store.checkpoint.digests import HASHES, LEAF_BYTES, check_hash, digest_of
 from elbowroom.store.checkpoint.manifest import Manifest, Part, split_name
 from elbowroom.store.checkpoint.objects import place_at
 from elbowroom.store.checkpoint.place import ASIDE, Place
@@ -80,7 +80,7 @@ class Store:
         cls, place: Place, hash_name: str = "xxh3-128", *, identity: str | None = None
     ) -> "Store":
         """The store of that place, which is made if there is none, with that identity or a new."""
-        check_hash(hash_name)
+        digest_of(check_hash(hash_name), b"")  # that its package is missing is told here
         refuse_foreign(place)
         place.make(MANIFESTS, PACKS, PARTS)
         mark = _missing_mark(place)
