@@ -76,8 +76,10 @@ def test_ls_tells_leftovers_and_damage(where: Path, command: Command) -> None:
     lost = (where / "packs" / f"{store.names()[0]}-r0.pack").stat().st_size
     left = {(1, 99), (2, 99 + lost)}  # newer ones may need the pack of the first
     assert (found["leftover_files"], found["leftover_bytes"]) in left
+    assert found["foreign"] == ["packs/old.pack.part"]
     words = command("checkpoint", "ls", where)
     assert words.code == 0 and "belong to no readable checkpoint" in words.out
+    assert "1 file that no run has written, left alone: packs/old.pack.part" in words.out
     assert "does not match its own digest" in words.out and "is missing" in words.out
 
 

@@ -94,6 +94,7 @@ def list_document(survey: "Survey", now_s: float) -> Document:
         "bytes": survey.nbytes,
         "leftover_files": survey.leftover_files,
         "leftover_bytes": survey.leftover_bytes,
+        "foreign": list(survey.foreign),
     }
 
 
@@ -107,6 +108,7 @@ def _number(value: float) -> float:
 def print_list(document: Document) -> None:
     """Print one line a checkpoint, the newest last."""
     from elbowroom.cli.tables import print_table
+    from elbowroom.store.checkpoint.tensorfile import listed
 
     headings = ["step", "age", "state", "alone", "shared", "tensors", "ranks", "condition"]
     rows = [
@@ -131,6 +133,11 @@ def print_list(document: Document) -> None:
             f"{counted(document['leftover_files'], 'file')} of "
             f"{counted(document['leftover_bytes'], 'byte')} belong to no readable checkpoint: left "
             "behind, or being written"
+        )
+    if document["foreign"]:
+        remarks.append(
+            f"{counted(len(document['foreign']), 'file')} that no run has written, left alone: "
+            + listed([printable(name) for name in document["foreign"]])
         )
     if rows:
         print_table(headings, rows, remarks=remarks, text_columns=(7,))

@@ -13,7 +13,7 @@ from elbowroom.errors import CorruptData, IncompatibleFormat, InvalidArgument
 from elbowroom.store.checkpoint.manifest import Entry, Manifest, Part
 from elbowroom.store.checkpoint.outline import TENSORS, leaves_of, outline
 from elbowroom.store.checkpoint.reading import PACKS, PartReader
-from elbowroom.store.checkpoint.store import MANIFESTS, PARTS, Name, Store
+from elbowroom.store.checkpoint.store import MANIFESTS, PARTS, Name, Store, is_ours
 from elbowroom.store.checkpoint.tensorfile import listed
 
 _SLICE_ITEMS = 1 << 20  # compared at a time, in float64
@@ -53,13 +53,18 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """All that a store has. Leftovers are files that no readable checkpoint names."""
+    """All that a store has.
+
+    Leftovers are files that no readable checkpoint names. Foreign ones are those that no run has
+    written, going by their names: nobody removes these.
+    """
 
     holdings: tuple[Holding, ...]
     files: int
     nbytes: int
     leftover_files: int
     leftover_bytes: int
+    foreign: tuple[str, ...] = ()
 
 
 def survey(store: Store) -> Survey:
@@ -81,6 +86,7 @@ def survey(store: Store) -> Survey:
         nbytes=sum(sizes.values()),
         leftover_files=len(left),
         leftover_bytes=sum(left),
+        foreign=tuple(file for file in sizes if file not in known and not is_ours(file)),
     )
 
 

@@ -306,6 +306,14 @@ def _is_old(file: str, upto: int | None) -> bool:
     return split is not None and (upto is None or int(split[1][:8], 16) <= upto)
 
 
+def is_ours(file: str) -> bool:
+    """Whether a run writes files of that name."""
+    folder, _, name = file.rpartition("/")
+    if not folder:
+        return name in {MARK, MARK + ASIDE, "writer", "readers"}
+    return _is_old(name.removesuffix(ASIDE).removesuffix(".json"), None)
+
+
 def refuse_foreign(place: Place) -> None:
     """Refuse a folder with something else in it, before anything is put there."""
     names = set(place.names(""))
