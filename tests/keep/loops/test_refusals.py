@@ -200,8 +200,14 @@ def test_steps_and_states() -> None:
             er.loop(lambda s: None if s is None else 3, torch.ones(3), 3, **options)
         with pytest.raises(InvalidArgument, match=r"must return \(state, output\)"):
             er.loop(lambda s: s, torch.ones(3), 3, outputs=True, **options)
-        with pytest.raises(InvalidArgument, match="the same shape in every step, got"):
+        with pytest.raises(InvalidArgument, match=r"got \[6\] of torch.float32 in step 1 in place"):
             er.loop(lambda s: (torch.cat([s, s]), s), torch.ones(3), 3, outputs=True, **options)
+        with pytest.raises(
+            InvalidArgument, match=r"\[3\] of torch.float32 .* \[3\] of torch.float64"
+        ):
+            er.loop(
+                lambda s, n: (s, s if n else s.double()), torch.ones(3), 3, outputs=True, **options
+            )
 
 
 def test_a_budget_below_a_single_step() -> None:

@@ -128,7 +128,7 @@ class Body:
     def take(self, state: Any, number: int) -> Tensors:
         """The tensors of a state that a step has returned."""
         tensors, found = flatten(state, "the step's state", self.structure)
-        self._check(found, self.structure, "state", number)
+        self._check(found, self.structure, "a state", number)
         return tensors
 
     def part(self, result: Any, number: int) -> tuple[Any, Tensors]:
@@ -142,7 +142,7 @@ class Body:
         outputs, found = flatten(output, "the step's output", self.output_structure)
         if self.output_structure is None:
             self.output_structure = found
-        self._check(found, self.output_structure, "output", number)
+        self._check(found, self.output_structure, "an output", number)
         return state, outputs
 
     def run_first(self, state: Tensors, slices: Tensors, number: int) -> tuple[Tensors, Tensors]:
@@ -168,7 +168,7 @@ class Body:
     def _check(found: Structure, known: Structure, what: str, number: int) -> None:
         if found != known:
             raise InvalidArgument(
-                f"step {number} returned a {what} of another structure than before "
+                f"step {number} returned {what} of another structure than before "
                 f"({say(found)} in place of {say(known)}): return the same kinds and names in "
                 "every step"
             )
@@ -235,13 +235,13 @@ def stacked(held: list[Tensors]) -> Tensors:
     """Outputs of all steps along a new first dimension, differentiably."""
     for number, outputs in enumerate(held):
         for tensor, first in zip(outputs, held[0], strict=True):
-            if tensor.shape != first.shape:
+            if tensor.shape != first.shape or tensor.dtype != first.dtype:
                 raise _other_shape(tensor, first, number)
     return [torch.stack(list(one)) for one in zip(*held, strict=True)]
 
 
 def _other_shape(tensor: Tensor, first: Tensor, number: int) -> InvalidArgument:
     return InvalidArgument(
-        f"outputs must have the same shape in every step, got {list(tensor.shape)} in step "
-        f"{number} in place of {list(first.shape)}"
+        f"outputs must have the same shape and type in every step, got {list(tensor.shape)} of "
+        f"{tensor.dtype} in step {number} in place of {list(first.shape)} of {first.dtype}"
     )

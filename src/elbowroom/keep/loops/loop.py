@@ -327,8 +327,8 @@ class Loop:
         if error > tolerance:
             warnings.warn(
                 f"the gradient of steps {probe.start} to {probe.start + probe.steps} is off by "
-                f"{error:.2g}, more than the tolerance of {tolerance:g}: from now on the history "
-                f"keeps {self.relative:.2g} of its range",
+                f"{error:.2g}, more than the tolerance of {tolerance:g}: from now on values of "
+                f"the history are kept to {self.relative:.2g} of their range",
                 LoopWarning,
                 stacklevel=2,
             )

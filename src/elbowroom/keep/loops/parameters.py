@@ -46,21 +46,22 @@ def refuse_dependent(parameters: list[Tensor]) -> None:
 
     Its gradient would come to the other one twice: through the loop, and through what is behind it.
     """
-    ends = {_edge(tensor) for tensor in parameters}
-    for tensor in parameters:
-        waiting = list(tensor.grad_fn.next_functions) if tensor.grad_fn is not None else []
-        seen = set(waiting)
-        while waiting:
-            edge = waiting.pop()
-            if edge in ends:
-                raise InvalidArgument(
-                    "one of parameters= was computed from another, so that its gradient would "
-                    "count twice: compute it inside of the step, or name only one of them"
-                )
-            if edge[0] is not None:
-                new = [following for following in edge[0].next_functions if following not in seen]
-                seen.update(new)
-                waiting += new
+    ends = edges_of(parameters)
+    waiting = [
+        edge for tensor in parameters if tensor.grad_fn for edge in tensor.grad_fn.next_functions
+    ]
+    seen = set(waiting)
+    while waiting:
+        edge = waiting.pop()
+        if edge in ends:
+            raise InvalidArgument(
+                "one of parameters= was computed from another, so that its gradient would count "
+                "twice: compute it inside of the step, or name only one of them"
+            )
+        if edge[0] is not None:
+            new = [following for following in edge[0].next_functions if following not in seen]
+            seen.update(new)
+            waiting += new
 
 
 def _tensors_in(given: Any) -> Iterator[Tensor]:
