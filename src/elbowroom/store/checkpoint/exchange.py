@@ -13,7 +13,7 @@ from torch import Tensor
 from elbowroom.errors import CorruptData, IncompatibleFormat, InvalidArgument
 from elbowroom.store.checkpoint.comparison import find_checkpoint
 from elbowroom.store.checkpoint.journal import Journal
-from elbowroom.store.checkpoint.manifest import Manifest
+from elbowroom.store.checkpoint.manifest import SHARDED, Manifest
 from elbowroom.store.checkpoint.outline import TENSORS, leaves_of, outline
 from elbowroom.store.checkpoint.ranks import Ranks
 from elbowroom.store.checkpoint.retention import Keep
@@ -34,9 +34,6 @@ from elbowroom.store.checkpoint.tensorfile import (
 PER_RANK = "per_rank"
 _OWN_NAMES = {"steps", "randomness", PER_RANK}
 _MOST_STEP = 10**15
-# Among the facts of what torch.distributed.checkpoint has saved; the module that puts it there
-# takes a second to import.
-_SHARDED = "dcp"
 # torch.load(weights_only=True) reads no integer of more bits.
 _MOST_BITS = 8 * 255 - 1
 
@@ -196,7 +193,7 @@ def _build_on_newest(journal: Journal) -> None:
 
 
 def _read_state(store: Store, manifest: Manifest, what: str | None, tell: Tell) -> Any:
-    if _SHARDED in manifest.facts:
+    if SHARDED in manifest.facts:
         raise InvalidArgument(
             f"the checkpoint of step {manifest.step} consists of shards: load it with "
             "torch.distributed.checkpoint (elbowroom.store.checkpoint.dcp)"

@@ -13,6 +13,9 @@ from elbowroom.store.checkpoint.digests import HASHES, digest_of
 FORMAT = "elbowroom checkpoint"
 VERSION = 1
 MOST_BYTES = 1 << 30
+# Among the facts of what torch.distributed.checkpoint has saved; the module that puts it there
+# takes a second to import.
+SHARDED = "dcp"
 _SEAL = "xxh3-128"
 _NAME = re.compile(r"(\d{12,18})-([0-9a-f]{16})")
 _MOST = 1 << 60  # of any size or place: far above what a disk holds, far below what overflows

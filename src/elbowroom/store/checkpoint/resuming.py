@@ -6,6 +6,7 @@ from typing import Any
 from elbowroom.errors import CorruptData, InvalidArgument
 from elbowroom.store.checkpoint.collector import let_collector_wait
 from elbowroom.store.checkpoint.journal import Journal
+from elbowroom.store.checkpoint.manifest import SHARDED
 from elbowroom.store.checkpoint.optimizers import check_optimizers
 from elbowroom.store.checkpoint.ranks import Ranks
 from elbowroom.store.checkpoint.sources import Stateful, load_into, set_randomness
@@ -76,6 +77,12 @@ class Resuming:
         store = self._journal.store
         try:
             manifest = store.manifest(name)
+            if SHARDED in manifest.facts:
+                raise InvalidArgument(
+                    f"step {name.step} in {self._journal.where} was saved through torch.distributed"
+                    ".checkpoint: load it with elbowroom.store.checkpoint.dcp, or name another "
+                    "folder"
+                )
             state = store.state(manifest, 0)
             if not isinstance(state, dict) or "steps" not in state:
                 raise CorruptData(f"{name} holds no state of a run")

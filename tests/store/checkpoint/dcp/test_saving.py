@@ -381,3 +381,13 @@ def test_a_checkpointers_store_is_not_one_of_dcp(tmp_path: Path) -> None:
         load(blank(), tmp_path)
     fill(tmp_path, 7)
     assert load(blank(), tmp_path) == 7
+
+
+def test_a_store_of_dcp_is_not_one_of_a_checkpointer(tmp_path: Path) -> None:
+    """Nor is it damaged: going back behind it would lose what it holds."""
+    run = start()
+    with run.checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(sync=True)
+    save({"x": torch.ones(2)}, tmp_path, step=7)
+    with pytest.raises(InvalidArgument, match=r"step 7 in .* was saved through torch"):
+        start().checkpointer(tmp_path)

@@ -23,9 +23,9 @@ from torch.distributed.checkpoint.metadata import (
 
 from elbowroom.errors import CorruptData, IncompatibleFormat, InvalidArgument
 from elbowroom.store.checkpoint.layout import DTYPES
-from elbowroom.store.checkpoint.manifest import Manifest, Part
+from elbowroom.store.checkpoint.manifest import SHARDED, Manifest, Part
 
-FACT = "dcp"  # under this name it is among the facts of a manifest
+FACT = SHARDED  # under this name it is among the facts of a manifest
 _VERSION = 1
 _FORMATS = {
     "contiguous": torch.contiguous_format,
