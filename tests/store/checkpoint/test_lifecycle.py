@@ -189,3 +189,20 @@ def test_where_memory_is_short_the_loop_waits(
         pytest.raises(BudgetUnreachable, match=r"takes .* bytes, and that much memory is not free"),
     ):
         checkpointer.save()
+
+
+def test_a_save_that_waits_hears_of_other_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they could not write is in no checkpoint of all."""
+    with start().checkpointer(tmp_path) as checkpointer:
+        told: list[tuple[int, ...]] = []
+
+        def most(*numbers: int) -> tuple[int, ...]:
+            told.append(numbers)
+            return (1,)
+
+        monkeypatch.setattr(checkpointer._ranks, "most", most)
+        with pytest.raises(OSError, match="step 0 was not saved on another rank"):
+            checkpointer.save(sync=True)
+        assert told == [(0,)]
