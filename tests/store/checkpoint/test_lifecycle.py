@@ -1,6 +1,7 @@
 """From the first checkpoint to the last: what is closed, forked, broken or begun anew."""
 
 import logging
+import math
 import multiprocessing
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from elbowroom.errors import BudgetUnreachable, InvalidArgument
-from elbowroom.store.checkpoint import Checkpointer, CheckpointWarning, Store, store
+from elbowroom.store.checkpoint import Checkpointer, CheckpointWarning, Store, ending, store
 
 from .holders import Holder
 from .runs import start
@@ -206,3 +207,11 @@ def test_a_save_that_waits_hears_of_other_ranks(
         with pytest.raises(OSError, match="step 0 was not saved on another rank"):
             checkpointer.save(sync=True)
         assert told == [(0,)]
+
+
+def test_a_script_that_ends_does_not_wait_long_for_ranks_that_may_be_gone(tmp_path: Path) -> None:
+    checkpointer = start().checkpointer(tmp_path)
+    assert checkpointer._journal._give_up_at == math.inf
+    ending._end_all()
+    assert checkpointer._journal._give_up_at < math.inf
+    start().checkpointer(tmp_path).close()

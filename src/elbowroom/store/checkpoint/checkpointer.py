@@ -130,7 +130,7 @@ class Checkpointer:
                 self._resume()
             if handle_signals:
                 self._notice.listen()
-            self._end = register(self)
+            self._end = register(self, _finish)
             ends.pop_all()
 
     @property
@@ -369,6 +369,12 @@ class Checkpointer:
         self.events.append(said)
         if self._ranks.is_first:
             warn(said)
+
+
+def _finish(checkpointer: Checkpointer) -> None:
+    """The script has ended without a word; what it leaves is not known to be the end of a step."""
+    checkpointer._journal.hurry()
+    checkpointer.close(save=False)
 
 
 def _is_loader(value: Any) -> bool:

@@ -4,29 +4,21 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from typing import TypeVar
 
-
-class Closable(Protocol):
-    """What has something to finish."""
-
-    def close(self, *, save: bool = True) -> None:
-        """Finish it; without `save`, begin nothing new."""
-        ...
-
+_Thing = TypeVar("_Thing")
 
 _ends: dict[int, Callable[[], None]] = {}
 
 
-def register(thing: Closable) -> int:
-    """Have it closed when the interpreter ends, unless it is gone by then; return its number."""
+def register(thing: _Thing, finish: Callable[[_Thing], None]) -> int:
+    """Have it finished when the interpreter ends, unless it is gone by then; return its number."""
     held = weakref.ref(thing)
 
     def end() -> None:
         found = held()
         if found is not None:
-            # What the script leaves behind is not known to be the end of a step.
-            found.close(save=False)
+            finish(found)
 
     _ends[id(thing)] = end
     return id(thing)
