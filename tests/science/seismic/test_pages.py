@@ -42,7 +42,18 @@ def test_the_example_of_an_inversion(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert {"truth.svg", "found_encoded.svg", "gradient_kept.svg", "misfit.svg"} <= drawn
 
 
+def test_the_example_within_a_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--quick --alone --memory 3MB --method gauss-newton --inner 2 --kind png --pictures"
+    run("seismic_inversion.py", *words.split(), str(tmp_path / "out"))
+    misfits = [float(found) for found in re.findall(r"misfit ([\d.]+)", capsys.readouterr().out)]
+    assert misfits == sorted(misfits, reverse=True) and len(set(misfits)) == 3
+    drawn = {path.name for path in (tmp_path / "out").iterdir()}
+    assert drawn == {"truth.png", "start.png", "found_3mb.png", "gradient_3mb.png", "misfit.svg"}
+
+
 def test_the_example_of_a_neural_equation(capsys: pytest.CaptureFixture[str]) -> None:
     run("neural_ode.py", "--quick")
-    losses = [float(found) for found in re.findall(r"loss ([\d.]+)", capsys.readouterr().out)]
+    said = capsys.readouterr().out
+    assert "the same, bit by bit" in said
+    losses = [float(found) for found in re.findall(r"loss ([\d.]+)", said)]
     assert len(losses) == 5 and losses[-1] < 0.6 * losses[0]
