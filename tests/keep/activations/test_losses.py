@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import elbowroom as er
-from elbowroom.keep.activations import logits
+from elbowroom.keep.activations import logits, pieces
 from elbowroom.keep.activations.gauge import Process
-from elbowroom.keep.activations.logits import pieces
 from tests.keep.activations.checking import TOLERANCES, nothing_is_left, same_bits
 
 WIDTH, CLASSES = 24, 1031
@@ -22,7 +21,7 @@ PIECE_BYTES = 1 << 20
 @pytest.fixture(autouse=True)
 def smaller_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few megabytes are several."""
-    monkeypatch.setattr(logits, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", PIECE_BYTES)
 
 
 class Head(nn.Module):
@@ -276,7 +275,7 @@ def test_several_backwards_through_one_graph(tolerance: float) -> None:
     if tolerance == 0:
         plain = torch.autograd.grad(functional.cross_entropy(model(x), target), model.layer.weight)
         assert torch.equal(found[0], plain[0])
-    with pytest.raises(RuntimeError, match="second time"):
+    with pytest.raises(RuntimeError, match=r"second time"):
         loss.backward()
     del loss
     nothing_is_left(room)
@@ -361,7 +360,7 @@ def test_an_interrupted_backward_does_not_use_what_it_has_overwritten(
     with pytest.raises(KeyboardInterrupt):
         loss.backward()
     monkeypatch.undo()
-    with pytest.raises(RuntimeError, match="second time|run the forward again"):
+    with pytest.raises(RuntimeError, match=r"second time|run the forward again"):
         loss.backward()
     del loss
     nothing_is_left(room)
@@ -381,7 +380,7 @@ def test_what_is_refused_is_refused_in_the_same_words() -> None:
         (target.flatten(), {"reduction": "most"}),
     ]
     for classes, options in wrong:
-        with pytest.raises(Exception) as plain:  # noqa: PT011
+        with pytest.raises(Exception) as plain:
             functional.cross_entropy(y, classes, **options)
         with er.Activations(model), pytest.raises(type(plain.value)) as ours:
             functional.cross_entropy(y, classes, **options)
@@ -453,7 +452,7 @@ def test_the_ledger_counts_what_plain_autograd_would_hold() -> None:
 def test_pieces_cover_all_of_it_once(shape: tuple[int, ...], is_smoothed: bool) -> None:
     counts = torch.zeros(shape, dtype=torch.uint8)
     x = torch.empty(shape, device="meta")
-    for piece in pieces(x, is_smoothed):
+    for piece in pieces.cut(x, is_smoothed):
         part = counts[piece]
         part += 1
         assert not (is_smoothed and len(shape) == 2 and part.shape[0] == 1 and shape[0] > 1)

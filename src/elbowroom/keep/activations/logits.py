@@ -12,7 +12,6 @@ the mean of exp(e) is taken off, and the gradient at the target has no error.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +21,7 @@ from torch.autograd import Function
 
 from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.payloads import Coded, Offloaded, Raw
-
-# Of logits that are worked on at once: few beside all of them, many beside what a call costs.
-PIECE_BYTES = 1 << 23
-
-# Positions are cut at whole vectors of every processor: what is left over at the end goes through
-# other instructions, which may round in other ways.
-VECTOR = 64
+from elbowroom.keep.activations.pieces import Space, copy, cut, flat
 
 _aten: Any = torch.ops.aten
 _core: Any = torch._C
@@ -80,7 +73,7 @@ class CrossEntropy(Function):
         summed = torch.empty(index.shape, dtype=dtype) if is_smoothed else None
         normaliser = torch.empty(index.shape, dtype=_wide(dtype))
         space = Space(x, dtype, is_smoothed)
-        for piece in pieces(x, is_smoothed):
+        for piece in cut(x, is_smoothed):
             values = space.dense(x[piece])
             result = _aten._log_softmax.out(values, 1, False, out=space.view(1, values))
             picked[piece] = result.gather(1, index[piece])
@@ -119,7 +112,7 @@ class CrossEntropy(Function):
         if weight is not None:
             weight = weight.to(dtype)
         space = Space(x, dtype, is_smoothed=False)
-        for piece in pieces(x, is_smoothed=False):
+        for piece in cut(x, is_smoothed=False):
             arrived = (picked[piece], None if summed is None else summed[piece], weight)
             if bound > 0:
                 few = rows[(slice(None), *piece)]
@@ -145,7 +138,7 @@ def _exact(x: Tensor, out: Tensor, index: Tensor, arrived: Arrived, space: "Spac
     found = out if is_ready else space.view(0, values)
     _aten._log_softmax_backward_data.out(g, result, 1, g.dtype, out=found)
     if not is_ready:
-        out.copy_(found)
+        copy(found, out)
 
 
 def _near(
@@ -207,52 +200,6 @@ def _normaliser(values: Tensor, index: Tensor, picked: Tensor) -> Tensor:
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in _HALVES else dtype
-
-
-def flat(tensor: Tensor) -> Tensor:
-    """With at most one axis of positions."""
-    return tensor.flatten(2) if tensor.dim() > 3 else tensor
-
-
-def pieces(x: Tensor, is_smoothed: bool) -> Iterator[tuple[slice, ...]]:
-    """Of (N, C) or (N, C, positions).
-
-    Sums over classes have another order where a row or a position is alone: for smoothed labels
-    there are two rows at least, and positions are not cut.
-    """
-    row_bytes = x.shape[1] * x.element_size()
-    every = slice(None)
-    if x.dim() == 2:
-        count = max(2, PIECE_BYTES // row_bytes)
-        starts = range(0, max(1, x.shape[0] - 1), count)
-        for start in starts:
-            yield slice(start, start + count if start != starts[-1] else None), every
-        return
-    count = max(1, PIECE_BYTES // (row_bytes * x.shape[2]))
-    width = x.shape[2]
-    if width * row_bytes > PIECE_BYTES and not is_smoothed:
-        width = max(VECTOR, PIECE_BYTES // row_bytes // VECTOR * VECTOR)
-    for start in range(0, x.shape[0], count):
-        for place in range(0, x.shape[2], width):
-            yield slice(start, start + count), every, slice(place, place + width)
-
-
-class Space:
-    """Memory for pieces at work, used again for each."""
-
-    def __init__(self, x: Tensor, dtype: torch.dtype, is_smoothed: bool) -> None:
-        count = max(x[piece].numel() for piece in pieces(x, is_smoothed))
-        self._space = torch.empty((3, count), dtype=dtype)
-
-    def view(self, number: int, like: Tensor) -> Tensor:
-        """One of three, in the shape of another tensor."""
-        return self._space[number, : like.numel()].view(like.shape)
-
-    def dense(self, x: Tensor) -> Tensor:
-        """A piece as it is, or contiguous and in the right type in the first space."""
-        if x.is_contiguous() and x.dtype == self._space.dtype:
-            return x
-        return self.view(0, x).copy_(x)
 
 
 def claim(entry: Entry, logits: Tensor) -> bool:

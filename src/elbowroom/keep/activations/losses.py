@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional
 
-from elbowroom.keep.activations.logits import CrossEntropy, Manner, flat
+from elbowroom.keep.activations.logits import CrossEntropy, Manner
 from elbowroom.keep.activations.needs import kind_of
+from elbowroom.keep.activations.pieces import flat
 from elbowroom.keep.activations.untouched import is_plain
 
 # From here on it is worth it.
