@@ -218,6 +218,36 @@ def import_(
 
 
 @app.command()
+def branch(
+    where: Where,
+    target: Annotated[str, typer.Argument(metavar="NEW", help="The folder of the new run.")],
+    step: Step = None,
+    what: Annotated[
+        str | None, typer.Option(help="Only this object, for a run that begins at step 0.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the first checkpoint of a new run, which shares its files with STORE."""
+    from elbowroom.store.checkpoint.branching import branch as make
+
+    with _guarded():
+        done = make(where, target, step=step, what=what)
+    shared = {"linked_bytes": done.linked_bytes, "copied_bytes": done.copied_bytes}
+    facts = {"origin": tables.identity(done.origin), "tensors": done.tensors, **shared}
+    document = {"store": where, "new": target, **tables.identity(done.name), **facts}
+    if as_json:
+        tables.print_json(document)
+        return
+    tables.print_lines(
+        [
+            f"{target}: step {done.name.step}, {what or 'all'} of step {done.origin.step} of "
+            f"{where}, {counted(done.tensors, 'tensor')}; {counted(done.linked_bytes, 'byte')} "
+            f"shared, {counted(done.copied_bytes, 'byte')} copied"
+        ]
+    )
+
+
+@app.command()
 def gc(
     where: Where,
     keep_last: Annotated[

@@ -95,14 +95,14 @@ def test_what_vanished_behind_a_run_is_written_again(tmp_path: Path) -> None:
 def test_a_slow_far_tier_does_not_fill_the_near_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, gate, begun = drain._copy, threading.Event(), threading.Event()
+    real, gate, begun = drain.copy_file, threading.Event(), threading.Event()
 
     def copy_late(*given: object) -> None:
         begun.set()
         assert gate.wait(60)
         real(*given)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(drain, "_copy", copy_late)
+    monkeypatch.setattr(drain, "copy_file", copy_late)
     holder = Holder({"x": 0})
     with Checkpointer(
         tmp_path / "near", x=holder, every=1, keep=1, far=tmp_path / "far"

@@ -115,7 +115,7 @@ def test_errors_of_other_libraries_end_nothing(
         drain = checkpointer._journal._drain
         assert drain is not None
         with monkeypatch.context() as broken:
-            broken.setattr("elbowroom.store.checkpoint.drain._copy", fail)
+            broken.setattr("elbowroom.store.checkpoint.drain.copy_file", fail)
             checkpointer.step()
             checkpointer._persister.wait()
             drain.wait()

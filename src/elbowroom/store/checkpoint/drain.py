@@ -116,7 +116,7 @@ def bring(near: Store, far: Store, name: Name) -> None:
         there = set(far.place.names(PACKS))
         for pack in dict.fromkeys(pack for part in manifest.parts for pack in part.packs):
             if pack.name not in there:
-                _copy(near.place, far.place, f"{PACKS}/{pack.name}", pack.nbytes)
+                copy_file(near.place, far.place, f"{PACKS}/{pack.name}", pack.nbytes)
         # What is there may be of an attempt that was killed before it was durable.
         far.place.sync(PACKS)
         if f"{name}.json" not in far.place.names(MANIFESTS):
@@ -125,7 +125,8 @@ def bring(near: Store, far: Store, name: Name) -> None:
             far.place.sync(MANIFESTS)
 
 
-def _copy(near: Place, far: Place, name: str, nbytes: int) -> None:
+def copy_file(near: Place, far: Place, name: str, nbytes: int) -> None:
+    """Have a file there too, durable under its name or not at all."""
     far.remove(f"{name}.part")  # of an attempt that was killed
     sink = far.create(name)
     try:

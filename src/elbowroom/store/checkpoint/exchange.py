@@ -200,7 +200,7 @@ def _read_state(store: Store, manifest: Manifest, what: str | None, tell: Tell) 
         )
     trees = [part.tree for part in manifest.parts]
     if what is not None:
-        trees = [_find_object(manifest, what)]
+        trees = [find_object(manifest, what)]
     nbytes = 0
     for part, tree in zip(manifest.parts, trees, strict=False):
         for _, leaf in leaves_of(outline(tree, len(part.entries))):
@@ -224,7 +224,8 @@ def _read_state(store: Store, manifest: Manifest, what: str | None, tell: Tell) 
     return states[0]
 
 
-def _find_object(manifest: Manifest, what: str) -> Any:
+def find_object(manifest: Manifest, what: str) -> Any:
+    """One object of the state of a run, as its manifest has it."""
     tree = manifest.parts[0].tree
     pairs = tree.get("dict") if isinstance(tree, dict) else None
     if not isinstance(pairs, list):

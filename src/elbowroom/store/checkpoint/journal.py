@@ -110,6 +110,10 @@ class Journal:
         self._order += 1
         return int(f"{self._order:08x}{secrets.token_hex(4)}", 16)
 
+    def begin_after(self, name: Name) -> None:
+        """Give the next checkpoint a higher order than that one has."""
+        self._order = max(self._order, name.order)
+
     def build_on(self, name: Name) -> None:
         """Make the next checkpoint an increment to that one."""
         manifest = self.store.manifest(name)
@@ -203,6 +207,7 @@ class Journal:
             memory=self._memory,
             read_before=self._read_before,
             bound_of=self._bound_of,
+            shared=self.store.shared_packs(self._memory),
         ).write(snapshot)
         if lost:
             self.told.append(

@@ -18,6 +18,8 @@ from elbowroom.store.checkpoint.system import System
 ASIDE = ".part"  # what is being written has this at the end of its name
 _BLOCK_BYTES = 4096
 _STAGE_BYTES = 8 << 20
+# Another file system, one without links, too many of them, or a file that is not ours to link.
+_UNLINKABLE = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 
 
 class Sink(Protocol):
@@ -69,6 +71,10 @@ class Place(Protocol):
 
     def size(self, name: str) -> int:
         """Of a file, in bytes."""
+        ...
+
+    def is_shared(self, name: str) -> bool:
+        """Whether another store has the very same file, so that it costs nothing here."""
         ...
 
     def remove(self, name: str) -> None:
@@ -160,6 +166,21 @@ class LocalPlace(Place):
     def create(self, name: str) -> "LocalSink":
         """Begin a file."""
         return LocalSink(self, name)
+
+    def is_shared(self, name: str) -> bool:
+        """Whether the same file is elsewhere too."""
+        return self._status(name).st_nlink > 1
+
+    def link(self, other: "LocalPlace", name: str) -> bool:
+        """Have a durable file of another folder here too, by the same name; False if it cannot."""
+        other._status(name)
+        try:
+            self.system.link(other.path(name), self.path(name))
+        except OSError as error:
+            if error.errno not in _UNLINKABLE:
+                raise
+            return False
+        return True
 
     def read(self, name: str, most_bytes: int) -> bytes:
         """A whole small file."""

@@ -202,6 +202,11 @@ class Store:
                 lost.append(pack)
         return lost
 
+    def shared_packs(self, memory: Memory) -> frozenset[str]:
+        """Those of a memory that another store has as well."""
+        packs = memory.pack_bytes
+        return frozenset(pack for pack in packs if self.place.is_shared(f"{PACKS}/{pack}"))
+
     def verify(self, name: Name, tell: Callable[[int], None] = lambda nbytes: None) -> list[Damage]:
         """Read all of a checkpoint; return what is wrong with it."""
         file = f"{MANIFESTS}/{name}.json"

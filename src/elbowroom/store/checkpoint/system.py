@@ -39,6 +39,10 @@ class System:
         """Give a file its name."""
         os.rename(old, new)
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name."""
+        os.link(old, new, follow_symlinks=False)
+
     def remove(self, path: str) -> None:
         """Remove a file."""
         os.unlink(path)
