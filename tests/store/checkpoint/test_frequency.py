@@ -82,6 +82,18 @@ def test_a_faster_disk_means_more_checkpoints() -> None:
     assert counts[0] < counts[1] / 2 < counts[2] / 4
 
 
+def test_there_is_no_second_one_before_the_cost_of_the_first_is_known() -> None:
+    pace = Pace()
+    due = []
+    for step in range(1, 40):
+        is_busy = bool(due) and step < 30  # a slow disk
+        pace.step(0.1, is_disturbed=is_busy)
+        if pace.is_due():
+            due.append(step)
+            pace.stalled(0.01)
+    assert due[:2] == [4, 30]  # not a word came of the first: it has failed
+
+
 def test_failures_that_are_rare_make_it_save_less() -> None:
     pace = Pace(mean_time_between_failures_s=20_000)
     _, saves = train(pace, 600, step_s=lambda now: 0.1, stall_s=lambda now: 0.05, noise=0)

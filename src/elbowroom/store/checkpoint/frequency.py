@@ -65,6 +65,7 @@ class Pace:
         self._disturbed_s = 0.0
         self._unpaid_s = 0.0
         self._undisturbed = 0
+        self._is_busy = False
         self._costs: Costs | None = None
         self._told: int | None = None
 
@@ -82,6 +83,7 @@ class Pace:
         """A step has taken so long; a checkpoint was being written beside a disturbed one."""
         self._seen += 1
         self._since_save += 1
+        self._is_busy = is_disturbed
         if self._seen <= _WARM_STEPS or seconds is None:
             return
         alone_s = self.step_s
@@ -127,8 +129,10 @@ class Pace:
         if self._every is not None:
             return self._since_save >= self._every
         if self._costs is None:
-            # The first one comes early: it is worth having, and shows what one costs.
-            return self._seen > _WARM_STEPS and self._since_save >= _WARM_STEPS
+            # The first one comes early: it is worth having, and shows what one costs. Until that
+            # is known there is no second, unless the first has failed.
+            is_time = self._seen > _WARM_STEPS and self._since_save >= _WARM_STEPS
+            return is_time and not self._is_busy
         if self._undisturbed < _LEAST_ALONE:
             return False  # else nobody would know what a step takes by itself
         return self._credit_s >= self._costs.added_s and self._since_save_s >= self._failures_s()
