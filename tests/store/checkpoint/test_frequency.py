@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -92,6 +93,20 @@ def test_there_is_no_second_one_before_the_cost_of_the_first_is_known() -> None:
             due.append(step)
             pace.stalled(0.01)
     assert due[:2] == [4, 30]  # not a word came of the first: it has failed
+
+
+def test_there_are_not_several_at_once() -> None:
+    pace = Pace(max_overhead=0.2)
+    due = []
+    for step in range(1, 90):
+        is_busy = bool(due) and step - due[0] < 30
+        pace.step(0.1, is_disturbed=is_busy)
+        if len(due) == 1 and step == 34:
+            pace.persisted(3.0)
+        if pace.is_due():
+            due.append(step)
+            pace.stalled(0.001)
+    assert len(due) > 2 and min(b - a for a, b in pairwise(due)) >= 15
 
 
 def test_failures_that_are_rare_make_it_save_less() -> None:

@@ -135,7 +135,10 @@ class Pace:
             return is_time and not self._is_busy
         if self._undisturbed < _LEAST_ALONE:
             return False  # else nobody would know what a step takes by itself
-        return self._credit_s >= self._costs.added_s and self._since_save_s >= self._failures_s()
+        # What was earned and not spent is no reason for several at once.
+        apart_s = max(self._costs.added_s / self._cap, self._costs.persist_s) / 2
+        apart_s = max(apart_s, self._failures_s())
+        return self._credit_s >= self._costs.added_s and self._since_save_s >= apart_s
 
     def interval(self) -> int:
         """Steps between two checkpoints, as things are."""
