@@ -245,6 +245,28 @@ def test_the_gradient_is_written_over_the_logits(tolerance: float) -> None:
         del loss
 
 
+def test_the_meter_waits_with_a_part_of_the_gradient() -> None:
+    """All of it is as large as the logits, and would wait until backward has ended."""
+    torch.manual_seed(0)
+    model = Head("positions", classes=300)
+    room = er.Activations(model, meter=1)
+    counts = list[int]()
+    for seed in range(4):
+        x, target = draw(samples=16, positions=64, classes=300, seed=seed)
+        with room:
+            y = model(x)
+            loss = functional.cross_entropy(y, target)
+        meter = room._meter
+        if meter is not None:
+            y.register_hook(
+                lambda _, meter=meter: counts.extend(
+                    len(g) for g in meter._outputs if g is not None
+                )
+            )
+        loss.backward()
+    assert counts == [4, 4]
+
+
 def test_logits_that_somebody_holds_stay_as_they_are() -> None:
     model = Head()
     x, target = draw()
