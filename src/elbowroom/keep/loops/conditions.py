@@ -65,32 +65,31 @@ class Statistics:
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         buffers = {id(b): b for module in modules for b in module.buffers()}
-        self._buffers = list(buffers.values())
-        self._versions = [b._version for b in self._buffers]
+        self._buffers = [(b, b._version) for b in buffers.values()]
         self._is_settled = False
 
     def settle(self) -> None:
-        """The loop has run once: a large buffer that it has not changed is a constant.
+        """A step was made: a large buffer that nobody has changed since is a constant.
 
         Of small ones nobody can tell: a norm of batches changes its means and counts no version.
         """
-        if self._is_settled:
-            return
         self._is_settled = True
-        pairs = zip(self._buffers, self._versions, strict=True)
-        self._buffers = [
-            b for b, version in pairs if b._version != version or b.nbytes < _SMALL_BYTES
+
+    def copy(self) -> list[tuple[Tensor, Tensor, int]]:
+        """Those that may change, with their values and versions."""
+        return [
+            (b, b.detach().clone(), b._version)
+            for b, version in self._buffers
+            if not self._is_settled or b._version != version or b.nbytes < _SMALL_BYTES
         ]
 
-    def copy(self) -> list[Tensor]:
-        """Their values."""
-        return [b.detach().clone() for b in self._buffers]
-
-    def restore(self, values: list[Tensor]) -> None:
-        """Give them those values."""
+    @staticmethod
+    def restore(copies: list[tuple[Tensor, Tensor, int]]) -> None:
+        """Give them their values again."""
         with torch.no_grad():
-            for buffer, value in zip(self._buffers, values, strict=True):
-                buffer.copy_(value)
+            for buffer, value, version in copies:
+                if buffer._version != version or buffer.nbytes < _SMALL_BYTES:
+                    buffer.copy_(value)
 
 
 class Conditions:

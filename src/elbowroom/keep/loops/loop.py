@@ -239,6 +239,7 @@ class Loop:
             return self._known[1], None
         with unhooked(parameters), refuse_changed(parameters):
             pilot = try_out(body, state, inputs, parameters, is_counted=memory is not None)
+        body.conditions.statistics.settle()
         if self._asked.is_encoded:
             room = 2**62 if memory is None else memory
             plan = plan_history(pilot, length, room)
