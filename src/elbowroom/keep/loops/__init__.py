@@ -4,8 +4,8 @@ loop.py is the way in; plans.py, pilot.py and planning.py decide what is kept; s
 slots.py and replay.py keep states and make steps again, which find what conditions.py has kept of
 the first time; turn.py takes gradients back over them, past hooks.py; series.py, coders.py and
 history.py encode the tape; patches.py, predictive.py, linear.py, network.py and learned.py predict
-frames from what was learned of them; functions.py makes it all differentiable, to any order;
-probe.py measures what encoding does.
+frames from what was learned of them; functions.py makes it all differentiable, to any order, with
+tangents of tangent.py; probe.py measures what encoding does.
 """
 
 from elbowroom.keep.loops.learned import LearnedCoder as LearnedCoder
