@@ -1,7 +1,5 @@
 """Gradients through `loop` are those of a for-loop, to the last bit where nothing is encoded."""
 
-import copy
-import gc
 from collections import defaultdict
 from typing import Any, NamedTuple
 
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import elbowroom as er
-from elbowroom.keep import Encoding
 from elbowroom.keep.loops.schedules import fewest_advances, placements
 
 from .steps import Cell, Pendulum, plain, start
@@ -178,33 +175,6 @@ def test_an_output_that_is_the_state_only_now_and_then() -> None:
 
     for one, other in zip(gradient(), gradient(slots=3), strict=True):
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("how", ["two slots", "online", "budget", "nothing"])
-def test_results_may_be_changed_in_place(how: str) -> None:
-    x = torch.ones(30, requires_grad=True)
-    after, seen = er.loop(lambda s: (torch.sin(s), s * 2), x, 5, outputs=True, **WAYS[how])
-    (expected,) = gradients(2 * after.sum() + 3 * seen.sum(), x)
-    after, seen = er.loop(lambda s: (torch.sin(s), s * 2), x, 5, outputs=True, **WAYS[how])
-    after.mul_(2)
-    seen.mul_(3)
-    assert torch.allclose(gradients(after.sum() + seen.sum(), x)[0], expected)
-
-
-def test_a_limit_that_is_never_reached_takes_no_memory() -> None:
-    x = torch.zeros(3, requires_grad=True)
-    for options in (WAYS["two slots"], WAYS["nothing"]):
-        for is_on in (True, False):
-            with torch.set_grad_enabled(is_on):
-                after, seen = er.loop(
-                    lambda s: (s + 1, s),
-                    x,
-                    10**13,
-                    until=lambda s: s[0] > 5,
-                    outputs=True,
-                    **options,
-                )
-            assert seen.shape == (6, 3) and after.tolist() == [6, 6, 6]
 
 
 def test_inputs_may_be_items_of_a_list_and_a_step_may_ask_for_its_number() -> None:
@@ -379,49 +349,3 @@ def test_backward_twice_through_one_loop() -> None:
         (first,) = torch.autograd.grad(total, x, retain_graph=True)
         (second,) = torch.autograd.grad(total, x)
         assert torch.equal(first, second)
-
-
-@pytest.mark.parametrize(
-    "options", [{"slots": 4}, {"slots": 4, "store": "disk"}, {"store": Encoding(relative=1e-3)}]
-)
-def test_what_was_kept_goes_with_the_results(options: dict[str, Any]) -> None:
-    loop = er.Loop(torch.sin, **options)
-    after = loop(torch.ones(5000, requires_grad=True), 30)
-    assert loop.engine is not None and loop.engine.held_bytes > 0
-    del after
-    gc.collect()
-    assert loop.engine.held_bytes == 0
-
-
-def test_a_copy_of_a_loop_is_without_what_was_kept() -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell = Cell()
-            self.run = er.Loop(self.cell, slots=3)
-
-    model, x = Model(), start()
-    after = model.run(x, 9)
-    other = copy.deepcopy(model)
-    assert other.run.engine is None and model.run.engine is not None
-    with torch.no_grad():
-        other.cell.weight.zero_()
-    assert not torch.equal(other.run(x, 9), after)
-    assert torch.equal(model.run(x, 9), after)
-
-
-def test_a_plan_is_made_once() -> None:
-    cell, x, calls = Cell(width=8), start(width=8), [0]
-
-    def step(state: Tensor) -> Tensor:
-        calls[0] += 1
-        return cell(state)
-
-    loop = er.Loop(step, parameters=cell, memory=12_000)
-    counts = []
-    for state in (x, x, x[:2]):
-        calls[0] = 0
-        loop(state, 300)
-        assert loop.plan is not None and loop.plan.kind == "replay"
-        counts.append(calls[0])
-    assert counts[0] > counts[1] == 300 and counts[2] == counts[0]
