@@ -135,6 +135,42 @@ def test_running_statistics_of_modules_that_a_step_only_uses(kind: str, how: str
         assert torch.equal(value, other.state_dict()[name]), name
 
 
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_parameters_that_are_given_for_one_call(is_frozen: bool) -> None:
+    class Model(nn.Module):
+        def __init__(self, **options: Any) -> None:
+            super().__init__()
+            self.inner = network(norm=True).double()
+            self.table = nn.Buffer(torch.ones(8, dtype=torch.float64))
+            self.run = er.Loop(self.step, **options)
+
+        def step(self, state: Tensor) -> Tensor:
+            return self.inner(state) * self.table
+
+        def forward(self, state: Tensor) -> Tensor:
+            return self.run(state, 7)
+
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    ways: list[dict[str, Any]] = [{}, {"slots": 2}]
+    found: list[list[Tensor]] = []
+    for options in ways:
+        model = Model(**options).requires_grad_(not is_frozen)
+        kept = {name: value.clone() for name, value in model.state_dict().items()}
+        given = {name: 1.5 * value.detach() for name, value in model.named_parameters()}
+        given = {name: value.requires_grad_() for name, value in given.items()}
+        members = {**given, "table": 0.9 * model.table}
+        total = torch.func.functional_call(model, members, (x,)).pow(3).sum()
+        first = grad(total, list(given.values()), create_graph=True)
+        squares = torch.stack([g.square().sum() for g in first])
+        second = grad(squares.sum(), list(given.values()))
+        found.append([*first, *second])
+        for name, value in model.named_parameters():
+            assert value is not given[name] and torch.equal(value, kept[name])
+        assert torch.equal(model.table, kept["table"])
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-7, atol=1e-7)
+
+
 def test_running_statistics_in_second_derivatives() -> None:
     model, other = network(norm=True).double(), network(norm=True).double()
     x = torch.randn(5, 8, dtype=torch.float64).requires_grad_()

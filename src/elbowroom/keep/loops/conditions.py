@@ -92,6 +92,35 @@ class Statistics:
                     buffer.copy_(value)
 
 
+class Members:
+    """Parameters and buffers that modules have now; `torch.func.functional_call` gives others."""
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        parts = {id(part): part for module in modules for part in module.modules()}
+        self._held: list[tuple[dict[str, Any], str, Any]] = [
+            (names, name, value)
+            for part in parts.values()
+            for names in (part._parameters, part._buffers)
+            for name, value in names.items()
+        ]
+
+    @contextmanager
+    def put_in(self) -> Iterator[None]:
+        """The modules have the same inside of the block."""
+        changed = [
+            (names, name, value, names[name])
+            for names, name, value in self._held
+            if name in names and names[name] is not value
+        ]
+        try:
+            for names, name, value, _ in changed:
+                names[name] = value
+            yield
+        finally:
+            for names, name, _, other in changed:
+                names[name] = other
+
+
 class Conditions:
     """All of it, as it was when the loop was called."""
 
@@ -100,6 +129,7 @@ class Conditions:
         modules = reachable_modules(step, named)
         self.autocast = Autocast(tensors)
         self.statistics = Statistics(modules)
+        self._members = Members(modules)
         self._random = random_state()
         flags = tuple(inner.training for module in modules for inner in module.modules())
         self.key = self.autocast.key, flags
@@ -111,10 +141,14 @@ class Conditions:
 
     @contextmanager
     def put_back(self) -> Iterator[None]:
-        """What happens inside of the block leaves no trace in statistics and random numbers."""
+        """What happens inside of the block leaves no trace in statistics and random numbers.
+
+        Modules have what they had.
+        """
         before, random = self.statistics.copy(), random_state()
         try:
-            yield
+            with self._members.put_in():
+                yield
         finally:
             set_random_state(random)
             self.statistics.restore(before)
