@@ -171,6 +171,20 @@ def test_parameters_that_are_given_for_one_call(is_frozen: bool) -> None:
         assert torch.allclose(one, other, rtol=1e-7, atol=1e-7)
 
 
+def test_modules_that_are_switched_to_evaluation_before_backward() -> None:
+    model = nn.Sequential(network(norm=True), nn.Dropout(0.2))
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    found: list[Tensor] = []
+    for run in (lambda: plain(model, x, 7), lambda: er.loop(model, x, 7, slots=2)):
+        torch.manual_seed(0)
+        total = run().square().sum()
+        model.eval()
+        found += grad(total, x)
+        assert not any(module.training for module in model.modules())
+        model.train()
+    assert torch.equal(*found)
+
+
 def test_running_statistics_in_second_derivatives() -> None:
     model, other = network(norm=True).double(), network(norm=True).double()
     x = torch.randn(5, 8, dtype=torch.float64).requires_grad_()

@@ -93,7 +93,10 @@ class Statistics:
 
 
 class Members:
-    """Parameters and buffers that modules have now; `torch.func.functional_call` gives others."""
+    """What modules have now: parameters and buffers, and whether they are in training.
+
+    `torch.func.functional_call` gives them others for the time of a call.
+    """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         parts = {id(part): part for module in modules for part in module.modules()}
@@ -103,6 +106,7 @@ class Members:
             for names in (part._parameters, part._buffers)
             for name, value in names.items()
         ]
+        self._held += [(vars(part), "training", part.training) for part in parts.values()]
 
     @contextmanager
     def put_in(self) -> Iterator[None]:
