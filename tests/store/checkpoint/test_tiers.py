@@ -11,6 +11,7 @@ from elbowroom.errors import BackendUnavailable, InvalidArgument
 from elbowroom.store.checkpoint import CheckpointWarning, Store
 from elbowroom.store.checkpoint.objects import ObjectPlace
 
+from .holders import flip
 from .runs import Run, losses_of, start
 
 
@@ -64,6 +65,35 @@ def test_a_new_machine_finds_what_is_far(tmp_path: Path, bucket: str, is_bucket:
     assert train(run, 11, tmp_path / "near", far=far, keep=1, keep_far=2) == 6
     assert run.losses == losses_of(11)
     check(far, [8, 10])
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_damage_far_does_not_hide_older_ones(tmp_path: Path, is_gone: bool) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    train(start(), 7, near, far=far)
+    shutil.rmtree(near)
+    newest = max((far / "packs").iterdir())
+    newest.unlink() if is_gone else flip(newest, 200)
+    run = start(seed=3)
+    if is_gone:
+        assert train(run, 9, near, far=far) == 4  # it could not be brought at all
+    else:
+        with pytest.warns(CheckpointWarning, match="went back to step 4, since newer"):
+            assert train(run, 9, near, far=far) == 4
+    assert run.losses == losses_of(9)
+
+
+def test_a_step_that_is_only_far_can_be_gone_back_to(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    run = start()
+    train(run, 9, near, far=far, keep=1, keep_far=9)
+    with run.checkpointer(near, far=far, keep=1, keep_far=9) as checkpointer:
+        with pytest.raises(InvalidArgument, match="no checkpoint of step 3; there are: 2, 4, 6, 8"):
+            checkpointer.restore(3)
+        assert checkpointer.restore(4) == 4
+        assert run.losses == losses_of(4)
+        checkpointer.save(sync=True)
+    check(near, [4])
 
 
 def test_far_is_behind_when_near_is_newer(tmp_path: Path) -> None:

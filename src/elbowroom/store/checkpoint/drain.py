@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from elbowroom.errors import CorruptData
+from elbowroom.errors import CorruptData, IncompatibleFormat
 from elbowroom.store.checkpoint import manifest as manifests
 from elbowroom.store.checkpoint.objects import place_at
 from elbowroom.store.checkpoint.place import Place
@@ -90,17 +90,17 @@ def find_identity(far: str | Path | None) -> str | None:
     return Store.open(far).id if MARK in place.names("") else None
 
 
-def bring_back(near: Store, far: Store) -> None:
-    """Have the newest checkpoint of the far tier near, if it is newer than all that is there."""
-    newest = max((name.order for name in near.names()), default=0)
+def bring_back(near: Store, far: Store, is_wanted: Callable[[Name], bool]) -> bool:
+    """Have the newest that is wanted of those near that are only far; False if there is none."""
+    there = near.names()
     for name in reversed(far.names()):
-        if name.order <= newest:
-            return
-        try:
-            bring(far, near, name)
-        except CorruptData:
-            continue  # an older one may be whole
-        return
+        if name not in there and is_wanted(name):
+            try:
+                bring(far, near, name)
+            except (CorruptData, IncompatibleFormat, FileNotFoundError):
+                continue  # an older one may be whole
+            return True
+    return False
 
 
 def bring(near: Store, far: Store, name: Name) -> None:

@@ -56,6 +56,7 @@ class Journal:
         self.where, self._ranks, self._bound_of = where, ranks, bound_of
         place = place_at(where, system)
         self._drain: Drain | None = None
+        self._far: Store | None = None
         self.told: list[str] = []
         self.changed: float | None = None
         self._held = contextlib.ExitStack()
@@ -81,10 +82,11 @@ class Journal:
                 self.store = Store.make(place, hash_name, identity=find_identity(far))
                 self.clearing = Clearing(self.store, keep)
                 if far is not None:
-                    there = Store.make(place_at(far), hash_name, identity=self.store.id)
-                    bring_back(self.store, there)
+                    self._far = Store.make(place_at(far), hash_name, identity=self.store.id)
+                    newest = max((name.order for name in self.store.names()), default=0)
+                    bring_back(self.store, self._far, lambda name: name.order > newest)
                     self._drain = Drain(
-                        *(self.store, there, keep_far or keep),
+                        *(self.store, self._far, keep_far or keep),
                         tell=self.told.append,
                         # Nothing is removed near while something is on its way.
                         then=self.clearing.clear,
@@ -131,6 +133,18 @@ class Journal:
         """Have a checkpoint in the far tier as well, if there is one."""
         if self._drain is not None:
             self._drain.push(name)
+
+    def fetch(self, step: int | None) -> bool:
+        """Have a checkpoint near that is only far: the newest, or that of a step; False: none."""
+        far = self._far
+        return far is not None and bring_back(
+            self.store, far, lambda name: step in (None, name.step)
+        )
+
+    def steps(self) -> list[int]:
+        """Of all checkpoints that could be restored."""
+        names = {*self.store.names(), *(() if self._far is None else self._far.names())}
+        return [name.step for name in sorted(names, key=lambda name: name.id)]
 
     def put(self, snapshot: Snapshot) -> Memory:
         """Have the checkpoint durable, and leave it to the caller to remember that."""

@@ -1,6 +1,6 @@
 """Finding the way back: the newest checkpoint that is whole on all ranks, and giving its state."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from elbowroom.errors import CorruptData, InvalidArgument
@@ -34,7 +34,7 @@ class Resuming:
         Nothing is touched before a whole one is found. `tell` is called with what the user should
         know.
         """
-        passed: list[str] = []
+        passed: dict[Name, str] = {}
         with self._journal.store.reading():
             for name in self._candidates(step):
                 state, problem = self._read(name, tell)
@@ -48,23 +48,36 @@ class Resuming:
                     if passed:
                         tell(
                             f"went back to step {name.step}, since newer checkpoints are damaged: "
-                            + "; ".join(passed)
+                            + "; ".join(passed.values())
                         )
                     return name
                 self._journal.clearing.pass_over(name)
-                passed.append(problem or f"step {name.step} is damaged on another rank")
+                passed[name] = problem or f"step {name.step} is damaged on another rank"
         if passed:
             raise CorruptData(
-                f"no checkpoint in {self._journal.where} is whole: {'; '.join(passed)}; move the "
-                "folder away to begin anew"
+                f"no checkpoint in {self._journal.where} is whole: {'; '.join(passed.values())}; "
+                "move the folder away to begin anew"
             )
+        if step is not None:
+            there = ", ".join(map(str, self._journal.steps())) or "none"
+            raise InvalidArgument(f"there is no checkpoint of step {step}; there are: {there}")
         return None
 
-    def _candidates(self, step: int | None) -> list[Name]:
+    def _candidates(self, step: int | None) -> Iterator[Name]:
+        """From the newest back, and when all that are near have been tried, those that are far."""
+        tried: set[Name] = set()
+        while True:
+            for name in self._near(step):
+                if name not in tried:
+                    tried.add(name)
+                    yield name
+            is_first = self._ranks.is_first
+            (is_more,) = self._ranks.share(int(is_first and self._journal.fetch(step)))
+            if not is_more:
+                return
+
+    def _near(self, step: int | None) -> list[Name]:
         names = [n for n in reversed(self._journal.store.names()) if step in (None, n.step)]
-        if step is not None and not names:
-            there = ", ".join(str(n.step) for n in self._journal.store.names()) or "none"
-            raise InvalidArgument(f"there is no checkpoint of step {step}; there are: {there}")
         (count,) = self._ranks.share(len(names))
         mine = [value for name in names for value in (name.step, int(name.id, 16))]
         numbers = self._ranks.share(*(mine if self._ranks.is_first else [0] * (2 * count)))
