@@ -168,6 +168,13 @@ def test_encodings(wrong: dict[str, Any], said: str) -> None:
         LinearCoder(dims=7)
 
 
+def test_cells_of_torch_take_their_input_first() -> None:
+    cell, h, x = nn.GRUCell(4, 4), torch.ones(2, 4), torch.ones(9, 2, 4)
+    with pytest.raises(InvalidArgument, match=r"lambda state, x: cell\(x, state\)"):
+        er.loop(cell, h, inputs=x, slots=2)
+    er.loop(lambda state, x: cell(x, state), h, inputs=x, parameters=cell, slots=2)
+
+
 def test_numbers_of_other_types_and_folders_as_text(tmp_path: Path) -> None:
     x = start()
     expected = plain(torch.sin, x, 9)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from elbowroom.codec.opaque import opaque
 from elbowroom.errors import InvalidArgument
@@ -110,6 +110,11 @@ class Loop:
         """`probe_every`: of how many calls with an encoded history one is measured; 0 for none."""
         if not callable(step):
             raise InvalidArgument(f"step must be a function or module, got {type(step).__name__}")
+        if isinstance(step, nn.RNNCellBase):
+            raise InvalidArgument(
+                f"a {type(step).__name__} takes its input first and its state second, and a step "
+                "the other way round: pass step=lambda state, x: cell(x, state), parameters=cell"
+            )
         if isinstance(probe_every, bool) or not isinstance(probe_every, int) or probe_every < 0:
             raise InvalidArgument(f"probe_every must be a number from 0 on, got {probe_every!r}")
         # A generator, such as model.parameters(), can be gone through once.
