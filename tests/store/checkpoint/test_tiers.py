@@ -83,6 +83,21 @@ def test_damage_far_does_not_hide_older_ones(tmp_path: Path, is_gone: bool) -> N
     assert run.losses == losses_of(9)
 
 
+def test_what_is_damaged_near_is_read_from_far(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    train(start(), 7, near, far=far)
+    flip(max((near / "packs").iterdir()), 200)
+    run = start(seed=3)
+    with pytest.warns(CheckpointWarning, match="step 6 was read from .*far, since it is damaged"):
+        assert train(run, 9, near, far=far) == 6
+    assert run.losses == losses_of(9)
+    # What came after builds on nothing that is damaged.
+    store = Store.open(near)
+    damaged = [name.step for name in store.names() if store.verify(name)]
+    assert damaged == [6] and store.names()[-1].step == 8
+    check(far, [4, 6, 8])
+
+
 def test_a_step_that_is_only_far_can_be_gone_back_to(tmp_path: Path) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
     run = start()

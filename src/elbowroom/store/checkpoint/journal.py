@@ -56,7 +56,7 @@ class Journal:
         self.where, self._ranks, self._bound_of = where, ranks, bound_of
         place = place_at(where, system)
         self._drain: Drain | None = None
-        self._far: Store | None = None
+        self.far: Store | None = None
         self.told: list[str] = []
         self.changed: float | None = None
         self._held = contextlib.ExitStack()
@@ -82,11 +82,11 @@ class Journal:
                 self.store = Store.make(place, hash_name, identity=find_identity(far))
                 self.clearing = Clearing(self.store, keep)
                 if far is not None:
-                    self._far = Store.make(place_at(far), hash_name, identity=self.store.id)
+                    self.far = Store.make(place_at(far), hash_name, identity=self.store.id)
                     newest = max((name.order for name in self.store.names()), default=0)
-                    bring_back(self.store, self._far, lambda name: name.order > newest)
+                    bring_back(self.store, self.far, lambda name: name.order > newest)
                     self._drain = Drain(
-                        *(self.store, self._far, keep_far or keep),
+                        *(self.store, self.far, keep_far or keep),
                         tell=self.told.append,
                         # Nothing is removed near while something is on its way.
                         then=self.clearing.clear,
@@ -106,6 +106,7 @@ class Journal:
         if not ranks.is_first:
             self.store = Store.open(where, system)
             self.clearing = Clearing(self.store, keep)
+            self.far = None if far is None else Store.open(far)
 
     def next_id(self) -> int:
         """The identity of the next checkpoint, as a number."""
@@ -116,8 +117,12 @@ class Journal:
         """Give the next checkpoint a higher order than that one has."""
         self._order = max(self._order, name.order)
 
-    def build_on(self, name: Name) -> None:
-        """Make the next checkpoint an increment to that one."""
+    def build_on(self, name: Name | None) -> None:
+        """Make the next checkpoint an increment to that one; None: to none."""
+        if name is None:
+            self._forget_before()
+            self._memory = Memory()
+            return
         manifest = self.store.manifest(name)
         self.clearing.build_on(name)
         self._forget_before()
@@ -136,14 +141,14 @@ class Journal:
 
     def fetch(self, step: int | None) -> bool:
         """Have a checkpoint near that is only far: the newest, or that of a step; False: none."""
-        far = self._far
+        far = self.far
         return far is not None and bring_back(
             self.store, far, lambda name: step in (None, name.step)
         )
 
     def steps(self) -> list[int]:
         """Of all checkpoints that could be restored."""
-        names = {*self.store.names(), *(() if self._far is None else self._far.names())}
+        names = {*self.store.names(), *(() if self.far is None else self.far.names())}
         return [name.step for name in sorted(names, key=lambda name: name.id)]
 
     def put(self, snapshot: Snapshot) -> Memory:

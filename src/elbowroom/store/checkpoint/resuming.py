@@ -10,7 +10,7 @@ from elbowroom.store.checkpoint.manifest import SHARDED
 from elbowroom.store.checkpoint.optimizers import check_optimizers
 from elbowroom.store.checkpoint.ranks import Ranks
 from elbowroom.store.checkpoint.sources import Stateful, load_into, set_randomness
-from elbowroom.store.checkpoint.store import Name
+from elbowroom.store.checkpoint.store import Name, Store
 
 
 class Resuming:
@@ -26,6 +26,7 @@ class Resuming:
     ) -> None:
         self._journal, self._ranks = journal, ranks
         self._sources, self._loader, self._per_rank = sources, loader, per_rank
+        self._is_near = True
 
     @let_collector_wait()
     def go_back(self, step: int | None, tell: Callable[[str], None]) -> Name | None:
@@ -42,9 +43,13 @@ class Resuming:
                 if not is_broken:
                     assert state is not None
                     self._apply(state, tell)
-                    self._journal.build_on(name)
-                    if step is None:
-                        self._journal.bring(name)  # the run before may have been killed first
+                    if not self._is_near:
+                        self._journal.build_on(None)
+                        self._journal.clearing.pass_over(name)
+                    else:
+                        self._journal.build_on(name)
+                        if step is None:
+                            self._journal.bring(name)  # the run before may have been killed first
                     if passed:
                         tell(
                             f"went back to step {name.step}, since newer checkpoints are damaged: "
@@ -87,28 +92,44 @@ class Resuming:
     def _read(
         self, name: Name, tell: Callable[[str], None]
     ) -> tuple[dict[str, Any] | None, str | None]:
-        store = self._journal.store
+        """The state, or why there is none; what is damaged near may be whole far."""
+        self._is_near = True
         try:
-            manifest = store.manifest(name)
-            if SHARDED in manifest.facts:
-                raise InvalidArgument(
-                    f"step {name.step} in {self._journal.where} was saved through torch.distributed"
-                    ".checkpoint: load it with elbowroom.store.checkpoint.dcp, or name another "
-                    "folder"
-                )
-            state = store.state(manifest, 0)
-            if not isinstance(state, dict) or "steps" not in state:
-                raise CorruptData(f"{name} holds no state of a run")
-            for said in check_optimizers(manifest.facts, state, self._sources):
-                tell(said)
-            if not self._ranks.is_first:
-                mine = store.state(manifest, self._ranks.rank % len(manifest.parts))
-                if not isinstance(mine, dict):
-                    raise CorruptData(f"{name} holds no state of a run for this rank")
-                state |= {k: v for k, v in mine.items() if k in self._per_rank}
+            return self._read_from(self._journal.store, name, tell), None
         except (CorruptData, OSError) as error:
-            return None, f"step {name.step}: {error}"
+            problem = f"step {name.step}: {error}"
+        far = self._journal.far
+        if far is None:
+            return None, problem
+        try:
+            with far.reading():
+                state = self._read_from(far, name, tell)
+        except (CorruptData, OSError):
+            return None, problem
+        self._is_near = False
+        tell(
+            f"step {name.step} was read from {far.place.root}, since it is damaged near: {problem}"
+        )
         return state, None
+
+    def _read_from(self, store: Store, name: Name, tell: Callable[[str], None]) -> dict[str, Any]:
+        manifest = store.manifest(name)
+        if SHARDED in manifest.facts:
+            raise InvalidArgument(
+                f"step {name.step} in {store.place.root} was saved through torch.distributed"
+                ".checkpoint: load it with elbowroom.store.checkpoint.dcp, or name another folder"
+            )
+        state = store.state(manifest, 0)
+        if not isinstance(state, dict) or "steps" not in state:
+            raise CorruptData(f"{name} holds no state of a run")
+        for said in check_optimizers(manifest.facts, state, self._sources):
+            tell(said)
+        if not self._ranks.is_first:
+            mine = store.state(manifest, self._ranks.rank % len(manifest.parts))
+            if not isinstance(mine, dict):
+                raise CorruptData(f"{name} holds no state of a run for this rank")
+            state |= {k: v for k, v in mine.items() if k in self._per_rank}
+        return state
 
     def _apply(self, state: Mapping[str, Any], tell: Callable[[str], None]) -> None:
         for name, source in self._sources.items():
