@@ -107,6 +107,21 @@ def test_a_signal_that_comes_again_much_later_is_for_those_who_were_there_first(
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_one_that_has_ended_and_is_put_back_hears_nothing() -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
+    try:
+        first, second = Notice(), Notice()
+        first.listen()
+        second.listen()
+        first.ignore()
+        second.ignore()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert (first.number, second.number, got) == (0, 0, [signal.SIGUSR1])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_a_signal_while_the_last_checkpoint_is_written_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,32 +19,35 @@ class Notice:
         self.number = 0
         self._process = os.getpid()
         self._before: dict[int, Any] = {}
+        self._is_listening = False
         self._came_at: dict[int, float] = {}
 
     def listen(self) -> None:
         """From now on; only the main thread may, and elsewhere signals do what they did."""
         if threading.current_thread() is not threading.main_thread():
             return
+        self._is_listening = True
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._note)
 
     def ignore(self) -> None:
         """As it was before."""
+        self._is_listening = False
         if threading.current_thread() is not threading.main_thread():
             return
         for number, handler in self._before.items():
             # Someone else may have come after us, whose handler is not ours to take away.
             if signal.getsignal(number) == self._note:
                 signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        self._before.clear()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if os.getpid() == self._process and now - self._came_at.setdefault(number, now) <= SAME_S:
+        is_ours = self._is_listening and os.getpid() == self._process
+        if is_ours and now - self._came_at.setdefault(number, now) <= SAME_S:
             self.number = number
             return
         # Whoever sends it again later wants what was there before. So does one who sends it to a
-        # process that was forked since.
+        # process that was forked since; and one who came after us may have put us back.
         before = self._before.get(number)
         if callable(before):
             before(number, frame)
