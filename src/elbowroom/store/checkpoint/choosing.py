@@ -7,15 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elbowroom.store.checkpoint.coding import encode_frame, frames_of, possible_codings
-from elbowroom.store.checkpoint.contents import Held, Memory
+from elbowroom.store.checkpoint.contents import Held
 from elbowroom.store.checkpoint.layout import DTYPES
 from elbowroom.store.checkpoint.snapshot import Piece
 
-# Differences upon differences: all of them stay as long as the last. After so many, or once they
-# weigh twice what they describe, a content is written whole again.
-MOST_DEPTH, _MOST_CHAIN = 8, 2.0
-# All of them are read with the last, too: what is read for a state may be this much of its bytes.
-_MOST_READ = 1.25
+# Differences upon differences: all of them stay as long as the last, and all are read with it.
+# After so many, or once they weigh this much more than what they describe, a content is written
+# whole again.
+MOST_DEPTH, _MOST_CHAIN = 8, 1.5
 _SAMPLES, _SAMPLE_BYTES = 8, 1 << 15
 # Coding takes time, now and at every reading. Where much of a state has changed a little, disks are
 # what fills, and a tenth is worth it; a whole state is written fastest as it is.
@@ -44,32 +43,6 @@ def can_build_on(base: Held | None, nbytes: int) -> bool:
         and base.depth < MOST_DEPTH
         and base.chain_bytes <= _MOST_CHAIN * nbytes
     )
-
-
-def find_long(memory: Memory) -> frozenset[str]:
-    """Places of tensors to be written whole again, lest it take long to read the next state.
-
-    Another difference is taken to be as large as the last, and a whole content as what the chain
-    began with. Those go first of which least has to be written for what need not be read. Each may
-    have one difference: a state of weights alone is read in less than twice its bytes.
-    """
-    read, found = 0, list[tuple[float, int, str]]()
-    for where, held in memory.by_place.items():
-        read += held.read_bytes
-        if held.base is not None:
-            coming = sum(span.nbytes for span in held.spans)
-            whole = min(held.read_bytes - held.chain_bytes, int(_WORTH_AGAIN * held.nbytes))
-            spared = held.read_bytes + coming - whole
-            found.append((spared / max(whole - coming, 1), spared, where))
-            read += coming
-    too_much = read - _MOST_READ * sum(held.nbytes for held in memory.by_place.values())
-    chosen: set[str] = set()
-    for _, spared, where in sorted(found, reverse=True):
-        if too_much <= 0:
-            break
-        too_much -= spared
-        chosen.add(where)
-    return frozenset(chosen)
 
 
 def choose(

@@ -47,12 +47,6 @@ class Held:
         return sum(span.nbytes for span in self.spans) + self.base.chain_bytes
 
     @property
-    def read_bytes(self) -> int:
-        """Of all that has to be read for it."""
-        below = 0 if self.base is None else self.base.read_bytes
-        return sum(span.nbytes for span in self.spans) + below
-
-    @property
     def packs(self) -> set[str]:
         """All that it lies in, with what it builds on."""
         spans = (*self.spans, *(() if self.leaves is None else (self.leaves,)))

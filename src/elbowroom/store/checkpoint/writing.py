@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elbowroom.codec import decode, encode
-from elbowroom.store.checkpoint.choosing import Coded, can_build_on, choose, find_long
+from elbowroom.store.checkpoint.choosing import Coded, can_build_on, choose
 from elbowroom.store.checkpoint.contents import BLOB, Held, Memory, Span, merge, number
 from elbowroom.store.checkpoint.digests import LEAF_BYTES, HashTree
 from elbowroom.store.checkpoint.lossy import BoundOf
@@ -69,7 +69,6 @@ class PartWriter:
         # What another store keeps as well is not freed by moving out of it.
         self._sparse = memory.sparse_packs() - shared
         self._places = memory.places_of_leaves(LEAF_BYTES, self._sparse)
-        self._long = find_long(memory)
         self._now = Memory(pack_bytes=dict(memory.pack_bytes))
         self._sinks: dict[str, Sink] = {}
         self._open("")
@@ -158,8 +157,7 @@ class PartWriter:
             coded = Coded(coding=BLOB, item_bytes=1, base=None, frames=[blob])
         else:
             base = self._memory.by_place.get(piece.where)
-            is_built_on = can_build_on(base, len(data)) and piece.where not in self._long
-            old = self._read_before(piece) if is_built_on else None
+            old = self._read_before(piece) if can_build_on(base, len(data)) else None
             coded = choose(piece, data, base, old, new_bytes)
         return _Ready(piece=piece, data=data, tree=tree, known=known, coded=coded)
 
