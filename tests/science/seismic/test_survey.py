@@ -111,15 +111,6 @@ def test_a_runner_measures_and_remembers() -> None:
     assert runner.last.plan is not None and runner.last.plan.kind == "history"
 
 
-def test_a_runner_measures_another_window_each_time() -> None:
-    runner, starts = Runner(store=Encoding(relative=1e-4), probe_every=1), set()
-    for _ in range(4):
-        gradient(loop=runner)
-        assert runner.last is not None
-        starts.add(runner.last.probed[0].start)
-    assert len(starts) > 1
-
-
 def test_a_fixed_encoding_is_left_alone() -> None:
     runner = Runner(store=Encoding(relative=1e-4), probe_every=1)
     for _ in range(2):
