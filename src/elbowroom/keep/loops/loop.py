@@ -106,12 +106,8 @@ class Loop:
         schedule: Schedule | None = None,
         tolerance: float = 0.0,
         probe_every: int = 8,
-        probe_seed: int = 0,
     ) -> None:
-        """`probe_every`: of how many calls with an encoded history one is measured; 0 for none.
-
-        `probe_seed` decides which windows: who makes a loop for every call gives each another one.
-        """
+        """`probe_every`: of how many calls with an encoded history one is measured; 0 for none."""
         if not callable(step):
             raise InvalidArgument(f"step must be a function or module, got {type(step).__name__}")
         if isinstance(step, nn.RNNCellBase):
@@ -131,7 +127,7 @@ class Loop:
         self.engine: Engine | None = None
         self.probed: list[Probed] = []
         """What was measured of the gradient's error, call by call."""
-        self._probe, self._probe_every, self._calls = Probe(probe_seed), probe_every, 0
+        self._probe, self._probe_every, self._calls = Probe(), probe_every, 0
         self._key: Any = None
         self._known: tuple[Any, Plan] | None = None
 

@@ -60,7 +60,6 @@ class Runner:
             parameters=parameters,
             outputs=outputs,
             probe_every=int(is_measured),
-            probe_seed=self._calls,
             **self._choices,
         )
         if self._relative is not None:
