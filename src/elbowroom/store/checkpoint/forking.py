@@ -22,7 +22,7 @@ from torch import Tensor
 
 from elbowroom.errors import ElbowroomError, InvalidArgument
 from elbowroom.store.checkpoint.layout import layout_of, place_over
-from elbowroom.store.checkpoint.place import keep_locks
+from elbowroom.store.checkpoint.locks import keep_locks
 from elbowroom.store.checkpoint.snapshot import Buffer, Piece, Snapshot
 
 _PR_SET_PDEATHSIG = 1

@@ -7,11 +7,12 @@ checkpoint is that of either.
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from elbowroom.errors import BackendUnavailable, CorruptData, InvalidArgument
-from elbowroom.store.checkpoint.place import LocalPlace, Place, check_name
+from elbowroom.store.checkpoint.place import LocalPlace, Place, ReadInto, check_name
 from elbowroom.store.checkpoint.system import System
 
 _FILES = "file://"
@@ -78,6 +79,11 @@ class ObjectPlace(Place):
                 "are needed: it was cut short"
             )
         out[:] = data
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[ReadInto]:
+        """Objects are not opened; every read asks for its own bytes."""
+        yield partial(self.read_into, name)
 
     def size(self, name: str) -> int:
         """In bytes."""

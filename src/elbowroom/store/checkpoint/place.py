@@ -6,13 +6,14 @@ import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from elbowroom.errors import CorruptData, InvalidArgument
+from elbowroom.store.checkpoint.locks import held_locks
 from elbowroom.store.checkpoint.system import System
 
 ASIDE = ".part"  # what is being written has this at the end of its name
@@ -20,6 +21,9 @@ _BLOCK_BYTES = 4096
 _STAGE_BYTES = 8 << 20
 # Another file system, one without links, too many of them, or a file that is not ours to link.
 _UNLINKABLE = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
+
+
+ReadInto = Callable[[int, memoryview], None]  # from this place on, as much as fits
 
 
 class Sink(Protocol):
@@ -69,6 +73,10 @@ class Place(Protocol):
         """Fill a buffer from a place in a file."""
         ...
 
+    def opened(self, name: str) -> contextlib.AbstractContextManager[ReadInto]:
+        """What fills a buffer from a place in a file, many times and from any thread."""
+        ...
+
     def size(self, name: str) -> int:
         """Of a file, in bytes."""
         ...
@@ -96,35 +104,6 @@ def check_name(name: str) -> list[str]:
     if any(part in ("", ".", "..") or "\0" in part for part in parts) or len(parts) > 2:
         raise CorruptData(f"{name!r} is no name of a file in a store")
     return parts
-
-
-# Locks belong to open files, and a forked process has them as well: a loader's worker that outlives
-# a run that was killed would keep the next one out.
-_locks: set[int] = set()
-_is_kept = False
-
-
-@contextlib.contextmanager
-def keep_locks() -> Iterator[None]:
-    """A process that is forked inside of the block keeps them: it writes for the one that did."""
-    global _is_kept  # noqa: PLW0603  asked by a hook that takes no arguments
-    _is_kept = True
-    try:
-        yield
-    finally:
-        _is_kept = False
-
-
-def _let_go() -> None:
-    if _is_kept:
-        return
-    for handle in _locks:
-        with contextlib.suppress(OSError):
-            os.close(handle)
-    _locks.clear()
-
-
-os.register_at_fork(after_in_child=_let_go)
 
 
 class LocalPlace(Place):
@@ -191,10 +170,12 @@ class LocalPlace(Place):
         self.read_into(name, 0, memoryview(out))
         return bytes(out)
 
-    def read_into(self, name: str, offset: int, out: memoryview) -> None:
-        """Fill a buffer from a place in a file."""
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[ReadInto]:
+        """What fills a buffer from a place in a file, many times."""
         handle = self._open_plain(name)
-        try:
+
+        def read_into(offset: int, out: memoryview) -> None:
             done = 0
             while done < len(out):
                 count = self.system.read_into(handle, out[done:], offset + done)
@@ -204,8 +185,16 @@ class LocalPlace(Place):
                         "needed: it was cut short"
                     )
                 done += count
+
+        try:
+            yield read_into
         finally:
             self.system.close(handle)
+
+    def read_into(self, name: str, offset: int, out: memoryview) -> None:
+        """Fill a buffer from a place in a file."""
+        with self.opened(name) as read_into:
+            read_into(offset, out)
 
     def size(self, name: str) -> int:
         """In bytes."""
@@ -236,7 +225,7 @@ class LocalPlace(Place):
             # Nobody removes anything where nothing can be written.
             yield True
             return
-        _locks.add(handle)
+        held_locks.add(handle)
         try:
             kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
             try:
@@ -250,8 +239,10 @@ class LocalPlace(Place):
                 # A file system without locks, where the user has to see to it.
             yield True
         finally:
-            if handle in _locks:  # else this is a forked process, in which the number is another's
-                _locks.discard(handle)
+            if (
+                handle in held_locks
+            ):  # else this is a forked process, in which the number is another's
+                held_locks.discard(handle)
                 self.system.close(handle)
 
     def _is_folder(self, path: Path) -> bool:

@@ -1,9 +1,8 @@
 """Contents out of packs, every leaf compared with its digest."""
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,12 +23,10 @@ from elbowroom.store.checkpoint.contents import BLOB
 from elbowroom.store.checkpoint.digests import HASHES, HashTree
 from elbowroom.store.checkpoint.layout import Layout, check_layout, place_over
 from elbowroom.store.checkpoint.manifest import Content, Extent, Manifest, Part
-from elbowroom.store.checkpoint.place import Place
 
 PACKS = "packs"
 _LARGE_BYTES = 1 << 28
-# While some wait for the disk, others decode; two more than torch has threads keep both busy.
-_MOST_WORKERS = 16
+_SMALL_BYTES = 256  # such as the step that Adam has for every parameter: one content for all
 _Bytes = NDArray[np.uint8]
 
 
@@ -45,52 +42,26 @@ class Damage:
         return f"{self.where}: {self.what} ({self.file})"
 
 
-class Ahead:
-    """Reads the tensors that will be asked for next while one is being looked at."""
+class Files(Protocol):
+    """What is read from: a place, or its files while they are held open."""
 
-    def __init__(self, reader: "PartReader", count: int) -> None:
-        self._reader, self._count = reader, count
-        self._next = 0
-        self._coming: dict[int, Future[Tensor]] = {}
-        self._asked: set[int] = set()
-        self._workers = min(torch.get_num_threads() + 2, _MOST_WORKERS)
-        self._pool = ThreadPoolExecutor(self._workers, "elbowroom read")
+    def read_into(self, name: str, offset: int, out: memoryview) -> None:
+        """Fill a buffer from a place in a file."""
+        ...
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-    def tensor(self, number: int) -> Tensor:
-        """A tensor of the state, verified."""
-        if not isinstance(number, int) or not 0 <= number < self._count:
-            raise CorruptData(f"the checkpoint's state asks for a tensor {str(number)[:20]}")
-        # Every tensor has its one place; to ask for one again and again is to fill the memory.
-        if number in self._asked:
-            raise CorruptData(f"the checkpoint's state has its tensor {number} twice")
-        self._asked.add(number)
-        while self._next < min(number + 2 * self._workers, self._count):
-            self._coming[self._next] = self._pool.submit(self._reader.tensor, self._next)
-            self._next += 1
-        return self._coming.pop(number).result()
-
-    def check_end(self) -> None:
-        """Refuse a state that leaves tensors out: it is not the one that was saved."""
-        if len(self._asked) < self._count:
-            raise CorruptData(
-                f"the checkpoint's state has places for {len(self._asked)} of its {self._count} "
-                "tensors"
-            )
+    def size(self, name: str) -> int:
+        """Of a file, in bytes."""
+        ...
 
 
 class PartReader:
     """Reads what one rank has saved."""
 
-    def __init__(self, place: Place, manifest: Manifest, part: Part) -> None:
+    def __init__(self, place: Files, manifest: Manifest, part: Part) -> None:
         self._place, self._manifest, self._part = place, manifest, part
         self._sizes: dict[int, int] = {}
         self._tables: dict[int, tuple[int, bytes]] = {}
+        self._small: dict[int, _Bytes] = {}
 
     def tensor(self, number: int) -> Tensor:
         """A tensor of the state, verified."""
@@ -118,10 +89,15 @@ class PartReader:
 
     def read(self, number: int, where: str, out: _Bytes) -> None:
         """Fill memory with a content, and compare it with its digests."""
+        if number in self._small:
+            out[:] = self._small[number]
+            return
         self._fill(number, where, out)
         broken = self._broken_leaves(number, out)
         if len(broken):
             raise CorruptData(self._blame(number, where, broken))
+        if len(out) <= _SMALL_BYTES:
+            self._small[number] = out.copy()
 
     def leaves(self, number: int) -> HashTree:
         """The tree of a content as it was written; refuses digests that are damaged themselves."""

@@ -23,12 +23,13 @@ from typing import Any
 from elbowroom.errors import BudgetUnreachable, CorruptData, IncompatibleFormat, InvalidArgument
 from elbowroom.host import available_bytes
 from elbowroom.store.checkpoint import manifest as manifests
+from elbowroom.store.checkpoint.ahead import Ahead, OpenFiles
 from elbowroom.store.checkpoint.contents import Memory, recall
 from elbowroom.store.checkpoint.digests import HASHES, LEAF_BYTES, check_hash, digest_of
 from elbowroom.store.checkpoint.manifest import Manifest, Part, split_name
 from elbowroom.store.checkpoint.objects import place_at
 from elbowroom.store.checkpoint.place import ASIDE, Place
-from elbowroom.store.checkpoint.reading import PACKS, Ahead, Damage, PartReader
+from elbowroom.store.checkpoint.reading import PACKS, Damage, PartReader
 from elbowroom.store.checkpoint.state import unflatten
 from elbowroom.store.checkpoint.system import System
 
@@ -167,7 +168,10 @@ class Store:
                 f"than the {available_bytes():,} that are free: read it on a larger machine"
             )
         try:
-            with Ahead(self.reader(manifest, part), len(part.entries)) as ahead:
+            with (
+                OpenFiles(self.place) as files,
+                Ahead(PartReader(files, manifest, part), len(part.entries)) as ahead,
+            ):
                 state = unflatten(part.tree, ahead.tensor)
                 ahead.check_end()
                 return state
