@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from elbowroom import host
+
 PLACES = """
 import sys, torch, elbowroom
 print([torch.empty(1 << 20).data_ptr() % 4096 for _ in range(8)])
@@ -76,3 +78,49 @@ def test_what_the_user_chose_stays(chosen: dict[str, str]) -> None:
     told, many = _faults("yes", **chosen)
     assert told == "False"
     assert many > 16 * 20
+
+
+def test_free_memory_is_that_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < host.available_bytes() < 1 << 50
+    monkeypatch.setattr(host, "left_bytes", lambda: 12345)
+    assert host.available_bytes() == 12345
+
+
+class Machine:
+    """A heap of which some is holes."""
+
+    def __init__(self, resident: int = 0) -> None:
+        self.resident, self.trims = resident, 0
+
+    def trim(self) -> None:
+        self.trims += 1
+        self.resident = 0
+
+
+def test_a_loop_that_uses_its_holes_again_is_trimmed_once() -> None:
+    machine = Machine(resident=500)
+    trimmer = host.Trimmer(100, lambda: machine.resident, machine.trim)
+    for _ in range(50):
+        trimmer.passed(60)
+        machine.resident = 80  # what a step has at once
+    assert machine.trims == 1
+
+
+def test_a_loop_that_grows_is_trimmed_again_and_again() -> None:
+    machine = Machine()
+    trimmer = host.Trimmer(100, lambda: machine.resident, machine.trim)
+    most = 0
+    for _ in range(100):
+        machine.resident += 20
+        trimmer.passed(100)
+        most = max(most, machine.resident)
+    assert machine.trims > 10
+    assert most <= 100
+
+
+def test_what_is_small_is_not_even_looked_at() -> None:
+    machine = Machine()
+    trimmer = host.Trimmer(1000, lambda: machine.resident, machine.trim)
+    for _ in range(9):
+        trimmer.passed(100)
+    assert machine.trims == 0

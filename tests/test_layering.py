@@ -17,7 +17,8 @@ DOING = {"keep", "send", "store", "thin"}
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "folders": {"errors"},
-    "host": set(),
+    "containers": set(),
+    "host": {"containers"},
     "lazy": set(),
     "sizes": {"errors"},
     "codec": {"errors", "_native"},

@@ -3,6 +3,9 @@
 import ctypes
 import os
 import sys
+from collections.abc import Callable
+
+from elbowroom.containers import left_bytes
 
 _VARIABLE = "THP_MEM_ALLOC_ENABLE"
 
@@ -56,22 +59,61 @@ def trim_heap() -> None:
         library.malloc_trim(0)
 
 
-class Trimmer:
-    """Trims the heap each time that so many bytes have come and gone."""
+def resident_bytes() -> int:
+    """Of this process, holes included; zero where nobody tells."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
 
-    def __init__(self, every_bytes: int = TRIM_FROM_BYTES) -> None:
+
+class Trimmer:
+    """Trims the heap of a loop that has grown, looking each time that so many bytes have passed.
+
+    Steps of equal shapes fit into the holes of those before: there, pages that are given back are
+    asked for again at once, which takes longer than a small step.
+    """
+
+    def __init__(
+        self,
+        every_bytes: int = TRIM_FROM_BYTES,
+        resident: Callable[[], int] = resident_bytes,
+        trim: Callable[[], None] = trim_heap,
+    ) -> None:
         self._every, self._passed = every_bytes, 0
+        self._resident, self._trim = resident, trim
+        self._is_trimmed = False
+        self._level: int | None = None
 
     def passed(self, nbytes: int) -> None:
-        """So many more."""
+        """So many more have come and gone."""
         self._passed += nbytes
-        if self._passed >= self._every:
-            self._passed = 0
-            trim_heap()
+        if self._passed < self._every:
+            return
+        self._passed = 0
+        if not self._is_trimmed:
+            self._trim()
+            self._is_trimmed = True
+            return
+        # With what a step has at once: only what comes on top of that is holes.
+        now = self._resident()
+        if self._level is None:
+            self._level = now
+        elif now - self._level > self._every // 2:
+            self._trim()
+            self._level = None
 
 
 def available_bytes() -> int:
-    """Memory that could be had without swapping; of unknown systems, more than any has."""
+    """Memory that could be had without swapping; of unknown systems, more than any has.
+
+    Of the machine's, no more than its job or container may take.
+    """
+    return min(_free_bytes(), left_bytes())
+
+
+def _free_bytes() -> int:
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:

@@ -9,7 +9,9 @@ import pytest
 
 from elbowroom.errors import BackendUnavailable, InvalidArgument
 from elbowroom.store.checkpoint import CheckpointWarning, Store
+from elbowroom.store.checkpoint.drain import Drain
 from elbowroom.store.checkpoint.objects import ObjectPlace
+from elbowroom.store.checkpoint.retention import Keep
 
 from .holders import flip
 from .runs import Run, losses_of, start
@@ -96,6 +98,20 @@ def test_what_is_damaged_near_is_read_from_far(tmp_path: Path) -> None:
     damaged = [name.step for name in store.names() if store.verify(name)]
     assert damaged == [6] and store.names()[-1].step == 8
     check(far, [4, 6, 8])
+
+
+def test_what_is_damaged_near_does_not_go_far(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    train(start(), 3, near, far=far)
+    train(start(), 5, near)
+    flip(max((near / "packs").iterdir()), 200)
+    said: list[str] = []
+    store = Store.open(near)
+    drain = Drain(store, Store.open(far), Keep(last=3), tell=said.append)
+    drain.push(store.names()[-1])
+    drain.close()
+    assert len(said) == 1 and "it is damaged near" in said[0] and "older ones stay" in said[0]
+    check(far, [2])
 
 
 def test_a_step_that_is_only_far_can_be_gone_back_to(tmp_path: Path) -> None:

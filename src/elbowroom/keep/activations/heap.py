@@ -7,10 +7,9 @@ by comparison. Where little is saved it is tried out: one pass from a heap witho
 on top of it, and what they took beyond the first is what giving back would save.
 """
 
-import os
 from collections.abc import Callable
 
-from elbowroom.host import TRIM_FROM_BYTES, trim_heap
+from elbowroom.host import TRIM_FROM_BYTES, resident_bytes, trim_heap
 
 # From here on glibc, left alone, has pages of their own for what a plain step saves.
 ALWAYS_BYTES = 512 << 20
@@ -60,12 +59,3 @@ class Heap:
                 self._trim()
             if place >= _HOLDS:
                 self._passes = _LEARNED
-
-
-def resident_bytes() -> int:
-    """Of this process, holes included; zero where nobody tells."""
-    try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0

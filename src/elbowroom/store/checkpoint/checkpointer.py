@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -35,9 +34,7 @@ from elbowroom.store.checkpoint.signals import Notice
 from elbowroom.store.checkpoint.snapshot import Buffer, Snapshot, lay_out
 from elbowroom.store.checkpoint.sources import check_names, check_sources, read_randomness
 from elbowroom.store.checkpoint.state import flatten
-from elbowroom.store.checkpoint.voice import warn
-
-_log = logging.getLogger("elbowroom")
+from elbowroom.store.checkpoint.voice import tell, warn
 
 
 class Checkpointer:
@@ -153,7 +150,7 @@ class Checkpointer:
         self._steps += 1
         self._tell_outcomes()
         if self._ranks.is_first and (said := self._pace.news()) is not None:
-            _log.info(said)
+            tell(said)
         is_due = self._ranks.is_first and self._pace.is_due() and self._persister.has_buffer()
         signal, due = self._ranks.most(self._notice.number, int(is_due))
         if signal:

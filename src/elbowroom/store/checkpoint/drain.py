@@ -68,18 +68,30 @@ class Drain:
             if name is None:
                 return
             try:
+                self._check(name)
                 bring(self._near, self._far, name)
                 self._far.collect(self._keep.choose(self._far.names()), upto=name.order)
             except Exception as error:  # libraries of object stores have errors of their own
                 self._tell(
                     f"the checkpoint of step {name.step} was not brought to "
-                    f"{self._far.place.root}: {error}; it is safe near, and will be brought along "
-                    "with the next"
+                    f"{self._far.place.root}: {error}; "
+                    + (
+                        "older ones stay there"
+                        if isinstance(error, CorruptData)
+                        else "it is safe near, and will be brought along with the next"
+                    )
                 )
             self._then()
             with self._lock:
                 if self._asked.empty():
                     self._idle.set()
+
+    def _check(self, name: Name) -> None:
+        """Refuse to bring what has been damaged near: far is where the next machine looks."""
+        with self._near.reading():
+            damages = self._near.verify(name) if name in self._near.names() else []
+        if damages:
+            raise CorruptData(f"it is damaged near, {damages[0]}")
 
 
 def find_identity(far: str | Path | None) -> str | None:

@@ -1,9 +1,19 @@
-"""What a run is told about its checkpoints: warnings that point at its own lines."""
+"""What a run is told about its checkpoints, and warnings that point at its own lines."""
 
+import logging
 import sys
 import warnings
 
 from elbowroom.store.checkpoint.sources import CheckpointWarning
+
+_log = logging.getLogger("elbowroom")
+
+
+def tell(said: str) -> None:
+    """Log what is good to know; where the script has set up no logs, print it."""
+    _log.info(said)
+    if not _log.hasHandlers():
+        print(f"elbowroom: {said}", file=sys.stderr, flush=True)
 
 
 def warn(said: str) -> None:
