@@ -132,7 +132,7 @@ def test_a_budget_chooses_a_history_or_states(exact: Any) -> None:
         made = loops[-1].plan
         assert made is not None
         kinds[share] = made.kind
-    assert kinds[2.5] == "full" and kinds[0.6] != "full" and kinds[0.35] != "full"
+    assert kinds[2.5] == "tape" and kinds[0.6] != "tape" and kinds[0.35] != "tape"
 
 
 def test_noise_does_not_fit_and_states_are_kept_instead() -> None:

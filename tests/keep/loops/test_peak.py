@@ -26,7 +26,10 @@ def step(state):
 
 def run(steps, **options):
     after = er.loop(step, (train, train.clone()), steps, parameters=speed, **options)
-    torch.autograd.grad(after[0].square().sum(), speed)
+    is_second = sys.argv[3] == "2"
+    (first,) = torch.autograd.grad(after[0].square().sum(), speed, create_graph=is_second)
+    if is_second:
+        torch.autograd.grad((first * train).sum(), speed)
 
 run(2)  # what is loaded once, and what one step takes
 gauge = Process()
@@ -39,11 +42,11 @@ print(gauge.peak() - before)
 STATE = 2 * 4 << 20  # bytes of both fields
 
 
-def peak_bytes(steps: int, **options: object) -> int:
+def peak_bytes(steps: int, order: int = 1, **options: object) -> int:
     ours = ("ELBOWROOM_", "MALLOC_", "GLIBC_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(steps), repr(options)],
+        [sys.executable, "-c", RUN, str(steps), repr(options), str(order)],
         env=environment,
         capture_output=True,
         text=True,
@@ -64,3 +67,8 @@ def test_memory_does_not_grow_with_the_steps(options: dict[str, object]) -> None
 @pytest.mark.parametrize("tolerance", [0.0, 0.01])
 def test_a_budget_is_kept(tolerance: float) -> None:
     assert peak_bytes(150, memory=240_000_000, tolerance=tolerance) < 240_000_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the process's peak is told by Linux")
+def test_the_second_order_does_not_come_on_top_of_the_first() -> None:
+    assert peak_bytes(60, order=2, memory=400_000_000) < 400_000_000

@@ -192,11 +192,12 @@ def _push(call: Call, primals: Tensors, tangents: list[Tensor | None]) -> list[T
     constants = [_dot(dot, p) for dot, p in zip(parameter_dots, parameters, strict=True)]
     own = [c.detach().requires_grad_(c.requires_grad) for c in constants]
     body.set(moving, flowing, own)
-    # States are twice as large with their tangents. One step is taped at a time: the derivative by
-    # parameters is that of one step, and must not reach them through the steps before it.
+    # States are twice as large with their tangents, and so is all that a step has besides. One step
+    # is taped at a time: the derivative by parameters is that of one step, and must not reach them
+    # through the steps before it.
     plan = Plan(
         kind="replay",
-        slots=max(1, call.plan.slots // 2),
+        slots=max(1, 7 * call.plan.slots // 16),
         disk_slots=call.plan.disk_slots // 2,
         folder=call.plan.folder,
     )

@@ -1,7 +1,8 @@
 """Going back over a loop by its tape, of which all that is large is encoded."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -90,6 +91,10 @@ class Recorder:
         """All there are."""
         return list(self._series.values())
 
+    def hooks(self) -> AbstractContextManager[object]:
+        """Inside of which everything that autograd saves comes here."""
+        return torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
+
     def begin(self, number: int) -> None:
         """A step begins."""
         self._step, self._place = number, 0
@@ -166,8 +171,25 @@ class Recorder:
             raise Overflow
 
 
+class Tape:
+    """Keeps what autograd saves as it is."""
+
+    held_bytes = 0
+    series: Sequence[Series] = ()
+
+    def hooks(self) -> AbstractContextManager[object]:
+        """None."""
+        return nullcontext()
+
+    def begin(self, number: int) -> None:
+        """A step begins."""
+
+    def flush(self) -> None:
+        """The loop has ended."""
+
+
 class History:
-    """A loop whose tape is kept, encoded."""
+    """A loop whose tape is kept, encoded or as it is."""
 
     def __init__(
         self,
@@ -176,7 +198,7 @@ class History:
         length: int | None,
         until: Until | None,
         *,
-        make_recorder: Callable[[], Recorder],
+        make_recorder: Callable[[], Recorder | Tape],
         look: Callable[[int, Tensors], None] = lambda number, state: None,
         ended: Callable[[Tensors, Grads, Tensors], None] = lambda inputs, grads, parameters: None,
     ) -> None:
@@ -186,7 +208,7 @@ class History:
         self._make_recorder = make_recorder
         self.length = length
         self.made = 0
-        self.recorder: Recorder | None = None
+        self.recorder: Recorder | Tape | None = None
         self._starts: Tensors = []
         self._ends: Tensors = []
         self._since = 0
@@ -253,7 +275,6 @@ class History:
         takes = [
             x.detach().requires_grad_(x.requires_grad and is_differentiable(x)) for x in inputs
         ]
-        hooks = torch.autograd.graph.saved_tensors_hooks(recorder.pack, recorder.unpack)
         held: list[Tensors] = []
         number = 0
         with torch.enable_grad():
@@ -261,7 +282,7 @@ class History:
             # Not slices of it: the backward of each would be as large as all of them.
             slices = [x.unbind() if x.requires_grad else x for x in takes]
             after = [t.clone() for t in leaves] if body.is_in_place else list(leaves)
-            with hooks:
+            with recorder.hooks():
                 while self._limit is None or number < self._limit:
                     recorder.begin(number)
                     self._look(number, after)

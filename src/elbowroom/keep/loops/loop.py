@@ -15,7 +15,7 @@ from elbowroom.keep.loops.body import Body, Grads, Inputs, Tensors
 from elbowroom.keep.loops.careful import Careful
 from elbowroom.keep.loops.conditions import Conditions
 from elbowroom.keep.loops.functions import Call, Engine, Forward
-from elbowroom.keep.loops.history import History, Recorder
+from elbowroom.keep.loops.history import History, Recorder, Tape
 from elbowroom.keep.loops.hooks import unhooked
 from elbowroom.keep.loops.options import Store, read_choices, read_steps
 from elbowroom.keep.loops.parameters import find_parameters, refuse_changed, refuse_dependent
@@ -264,6 +264,8 @@ class Loop:
         assert plan is not None
         if plan.kind == "replay":
             return Replay(body, plan, length, until)
+        if plan.kind == "tape":
+            return History(body, plan, length, until, make_recorder=Tape)
         assert pilot is not None
 
         def record() -> Recorder:

@@ -38,8 +38,12 @@ def choose(
     folder: Path | None = None,
 ) -> Plan:
     """The plan that is expected to be the fastest."""
-    if length is not None and length * pilot.tape_bytes <= memory_bytes:
-        return Plan(kind="full", reason="all that autograd keeps fits")
+    if length is not None:
+        taped = int(_holes(pilot) * length * pilot.tape_bytes)
+        if taped + _surroundings(pilot, _AROUND_HISTORY) <= memory_bytes:
+            slots = max(2, (memory_bytes - _surroundings(pilot)) // max(1, pilot.state_bytes))
+            reason = "all that autograd keeps fits"
+            return Plan(kind="tape", slots=min(slots, length), reason=reason)
     try:
         replay, replay_s = plan_replay(pilot, length, memory_bytes)
     except BudgetUnreachable:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["full", "replay", "history"]
+Kind = Literal["full", "tape", "replay", "history"]
 Schedule = Literal["revolve", "periodic", "online"]
 
 
@@ -12,8 +12,9 @@ Schedule = Literal["revolve", "periodic", "online"]
 class Plan:
     """What is kept of a loop.
 
-    `full`: what autograd keeps. `replay`: some states, from which steps are made again. `history`:
-    all that autograd keeps, encoded within a bound.
+    `full`: what autograd keeps, of every order. `tape`: the same for the first order, and states
+    for the second. `replay`: some states, from which steps are made again. `history`: all that
+    autograd keeps, encoded within a bound.
     """
 
     kind: Kind

@@ -50,6 +50,7 @@ class Replay:
     def close(self) -> None:
         """Give memory and files back."""
         self._slots.clear()
+        self._pool.clear()  # or the next loop, of the second order for one, would come on top of it
         self._kept = []
 
     @property

@@ -62,13 +62,17 @@ class Pool:
     def __init__(self) -> None:
         self._free: list[tuple[int, mmap.mmap]] = []
 
+    def clear(self) -> None:
+        """Give back what is free."""
+        self._free.clear()
+
     def copy(self, tensors: Tensors, holder: object) -> Tensors:
         """Copies of dense tensors, whose place is free again when the holder is gone."""
         sizes = [-(-t.nbytes // _ALIGNED) * _ALIGNED for t in tensors]
         total = sum(sizes)
         place = next((one for one in self._free if one[0] == total), None)
         if place is None:
-            self._free.clear()  # of another size than states have now: they would stay for ever
+            self.clear()  # of another size than states have now: they would stay for ever
             place = total, mmap.mmap(-1, total)
         else:
             self._free.remove(place)
