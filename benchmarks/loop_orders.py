@@ -160,9 +160,11 @@ def inversion(options: argparse.Namespace) -> Answer:
         for shot in shots:
             shot.squared = start * scale
             bounds: dict[str, Any] = {}
-            if options.way == "encoded":
+            if options.way == "memory":
                 share = int(options.share * shot.history_bytes)
                 bounds = {"memory": share, "tolerance": options.tolerance}
+            elif options.way == "encoded":
+                bounds = {"store": "encoded", "tolerance": options.tolerance}
             made = er.Loop(
                 shot.step, outputs=True, parameters=(shot.squared,), probe_every=0, **bounds
             )

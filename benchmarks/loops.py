@@ -191,11 +191,11 @@ def hvp(options: argparse.Namespace) -> Iterator[Line]:
 
 
 def inversion(options: argparse.Namespace) -> Iterator[Line]:
-    """The same iterations with all kept, and with a history of a fortieth."""
+    """The same iterations with all kept, within a fortieth of it, and with an encoded history."""
     words = ["--every", 4 * options.every, "--steps", options.steps, "--shots", 2]
     words += ["--iterations", options.iterations]
     first: Line = {}
-    for way in ("full", "encoded"):
+    for way in ("full", "memory", "encoded"):
         found = _run(options, "inversion", way, *words)
         first = first or found
         if "refused" in found:
