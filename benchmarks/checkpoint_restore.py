@@ -62,9 +62,9 @@ def restore(way: str, folder: Path, megabytes: int) -> float:
     if way == "raw read":
         held = read_raw(folder / "raw", sizes)
     elif way == "torch.load":
-        held = torch.load(folder / "state.pt", weights_only=True)
-        fresh.model.load_state_dict(held["model"])
-        fresh.optimizer.load_state_dict(held["optimizer"])
+        held = state = torch.load(folder / "state.pt", weights_only=True)
+        fresh.model.load_state_dict(state["model"])
+        fresh.optimizer.load_state_dict(state["optimizer"])
     else:
         held = Checkpointer(
             folder / "store", model=fresh.model, optimizer=fresh.optimizer, handle_signals=False

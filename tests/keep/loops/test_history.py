@@ -58,7 +58,7 @@ def test_a_history_is_small_and_is_given_back(exact: Any) -> None:
     after = loop(pulse(POINTS), STEPS)
     assert loop.plan is not None and loop.plan.kind == "history"
     engine = loop.engine
-    assert isinstance(engine, History) and engine.recorder is not None
+    assert isinstance(engine, History) and isinstance(engine.recorder, Recorder)
     recorder = engine.recorder
     assert recorder.plain_bytes >= STEPS * POINTS * 4
     assert 15 * recorder.held_bytes < recorder.plain_bytes

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ print(gauge.peak() - before)
 STATE = 2 * 4 << 20  # bytes of both fields
 
 
-def peak_bytes(steps: int, order: int = 1, **options: object) -> int:
+def peak_bytes(steps: int, order: int = 1, **options: Any) -> int:
     ours = ("ELBOWROOM_", "MALLOC_", "GLIBC_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     done = subprocess.run(
@@ -57,7 +58,7 @@ def peak_bytes(steps: int, order: int = 1, **options: object) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the process's peak is told by Linux")
 @pytest.mark.parametrize("options", [{"slots": 4}, {"slots": (1, 5)}, {"memory": "200 MB"}])
-def test_memory_does_not_grow_with_the_steps(options: dict[str, object]) -> None:
+def test_memory_does_not_grow_with_the_steps(options: dict[str, Any]) -> None:
     short, long = peak_bytes(20, **options), peak_bytes(200, **options)
     assert long < 1.25 * short + 3 * STATE
     assert long < 200 * 4 << 20
