@@ -193,7 +193,7 @@ def hvp(options: argparse.Namespace) -> Iterator[Line]:
 def inversion(options: argparse.Namespace) -> Iterator[Line]:
     """The same iterations with all kept, within a fortieth of it, and with an encoded history."""
     words = ["--every", 4 * options.every, "--steps", options.steps, "--shots", 2]
-    words += ["--iterations", options.iterations]
+    words += ["--iterations", options.iterations, "--tolerance", options.tolerance]
     first: Line = {}
     for way in ("full", "memory", "encoded"):
         found = _run(options, "inversion", way, *words)
@@ -311,6 +311,7 @@ def main() -> None:
     parser.add_argument("--kernel", default="plain", help="plain or lean: see loop_waves")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=10, help="of the inversion")
+    parser.add_argument("--tolerance", type=float, default=0.005, help="of the inversion")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", default="", help="contenders of the gradient, by commas")
     parser.add_argument("--json", action="store_true")

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from elbowroom.store.checkpoint import Checkpointer, Store
 from elbowroom.store.checkpoint.place import LocalPlace
+from elbowroom.store.checkpoint.state import MOST_DEPTH_READ
 from elbowroom.store.checkpoint.system import System
 from tests.store.checkpoint.holders import Holder, flip, forge, manifest_path, save
 
@@ -156,7 +157,7 @@ def test_hostile_manifests_are_told_in_one_sentence(
     store = save(where, {"x": torch.ones(3)})
     name = store.names()[0]
     deep: Any = {"tensor": 0}
-    for _ in range(250):
+    for _ in range(MOST_DEPTH_READ - 1):
         deep = {"dict": [["k", deep]]}
     forge(store, name, lambda held: held["parts"][0].update(tree=deep))
     assert command("checkpoint", "tree", where).code == 0

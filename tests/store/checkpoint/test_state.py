@@ -3,7 +3,9 @@
 import json
 import math
 import random
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from elbowroom.errors import CorruptData, InvalidArgument
-from elbowroom.store.checkpoint.state import MOST_DEPTH, flatten, unflatten
+from elbowroom.store.checkpoint.state import MOST_DEPTH, MOST_DEPTH_READ, flatten, unflatten
 
 
 def there_and_back(state: Any) -> Any:
@@ -119,6 +121,24 @@ def test_what_cannot_be_held_is_named() -> None:
     loop.append(loop)
     with pytest.raises(InvalidArgument, match="contains itself"):
         flatten(loop, "state")
+
+
+@pytest.mark.parametrize("limit", [1000, 20_000])
+def test_depth_is_refused_whatever_python_allows(
+    limit: int, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(partial(sys.setrecursionlimit, sys.getrecursionlimit()))
+    sys.setrecursionlimit(limit)
+    deepest: Any = 1
+    for number in range(MOST_DEPTH):
+        deepest = [deepest] if number % 2 else {"a": deepest}
+    tree, _ = flatten(deepest, "state")
+    assert unflatten(tree, lambda number: torch.empty(0)) == deepest
+    forged: Any = 1
+    for _ in range(MOST_DEPTH_READ + 1):
+        forged = {"dict": [["a", forged]]}
+    with pytest.raises(CorruptData, match="nested deeper"):
+        unflatten(forged, lambda number: torch.empty(0))
 
 
 WORDS = (

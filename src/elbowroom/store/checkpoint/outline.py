@@ -8,7 +8,7 @@ from torch import Tensor
 
 from elbowroom.errors import CorruptData
 from elbowroom.store.checkpoint.manifest import Entry, Manifest
-from elbowroom.store.checkpoint.state import MOST_DEPTH, unflatten
+from elbowroom.store.checkpoint.state import MOST_DEPTH_READ, unflatten
 
 _MAPPINGS = ("dict", "OrderedDict", "Counter", "defaultdict")
 _SEQUENCES = ("tuple", "size", "set", "frozenset", "deque")
@@ -103,7 +103,7 @@ def leaves_of(node: Node, where: str = "state") -> Iterator[tuple[str, Node]]:
 
 
 def _outline(tree: Any, key: Any, entries: int, depth: int) -> Node:
-    if depth > 4 * MOST_DEPTH:
+    if depth > MOST_DEPTH_READ:
         raise CorruptData("the checkpoint's state is nested deeper than any that was ever written")
     word = next(iter(tree), None) if isinstance(tree, dict) else None
     if word == "tensor" or (word == "numpy" and "at" in tree):

@@ -14,6 +14,8 @@ from elbowroom.errors import CorruptData, InvalidArgument
 
 # Deeper than any state that people make, and far from the interpreter's own limit.
 MOST_DEPTH = 64
+# Of what is read: more than was ever written, and less than Python's own limit, whatever that is.
+MOST_DEPTH_READ = 2 * MOST_DEPTH
 # Larger integers take time that grows with their square to print and to read.
 MOST_DIGITS = 4000
 
@@ -140,7 +142,7 @@ def _is_told_by_text(dtype: np.dtype[Any]) -> bool:
 
 
 def _unpack(tree: Any, tensor_at: Callable[[int], Tensor], depth: int) -> Any:
-    if depth > 4 * MOST_DEPTH:
+    if depth > MOST_DEPTH_READ:
         raise CorruptData("the checkpoint's state is nested deeper than any that was ever written")
     if tree is None or isinstance(tree, bool | str | int | float):
         return tree
