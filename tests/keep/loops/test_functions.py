@@ -267,3 +267,24 @@ def test_transforms_of_what_is_not_named() -> None:
         given = speeds if make is not torch.func.grad else speeds[0]
         expected = make(lambda k: run(k, is_plain=True))(given)
         assert torch.allclose(make(lambda k: run(k, is_plain=False))(given), expected)
+
+
+def test_few_slots_are_halved_and_not_fewer_for_the_second_order() -> None:
+    called = 0
+    knob = torch.tensor(0.9, requires_grad=True)
+
+    def step(x: Tensor) -> Tensor:
+        nonlocal called
+        called += 1
+        return torch.sin(knob * x)
+
+    def count(slots: int) -> int:
+        nonlocal called
+        called = 0
+        after = er.loop(step, torch.ones(()), 60, parameters=(knob,), slots=slots)
+        (first,) = grad(after, knob, create_graph=True)
+        grad(first, knob)
+        return called
+
+    # A single one of twice the size would make 60 * 59 / 2 steps again, some of them with tangents.
+    assert count(4) < 60 * 59 / 2 < count(2)

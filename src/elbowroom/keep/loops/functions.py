@@ -197,7 +197,7 @@ def _push(call: Call, primals: Tensors, tangents: list[Tensor | None]) -> list[T
     # through the steps before it.
     plan = Plan(
         kind="replay",
-        slots=max(1, 7 * call.plan.slots // 16),
+        slots=max(1, call.plan.slots // 2 - call.plan.slots // 16),
         disk_slots=call.plan.disk_slots // 2,
         folder=call.plan.folder,
     )
