@@ -106,14 +106,16 @@ class Meter:
             tensor.register_hook(lambda g, place=place: self._arrived(place, g))
 
     def _arrived(self, place: int, gradient: Tensor) -> None:
-        if self._call is None:
+        # Another thread, whose pass is a second call, may forget everything meanwhile.
+        part, outputs, energies = self._part, self._outputs, self._energies
+        if self._call is None or not len(outputs) == len(energies) > place:
             return
         gradient = gradient.detach()
-        self._energies[place] = energy(gradient)
-        if self._part is not None:
+        energies[place] = energy(gradient)
+        if part is not None:
             # All of it would wait until the end, and of logits that is a lot.
-            gradient = gradient[: self._part[0]].clone()
-        self._outputs[place] = gradient
+            gradient = gradient[: part[0]].clone()
+        outputs[place] = gradient
         if not self._queued:
             self._queued = True
             _at_the_end(lambda: _at_the_end(self._measure))

@@ -103,6 +103,8 @@ class Noise:
         if track is None or track.mean is None or track.square is None:
             return None
         weight = track.weight
+        if not weight or not track.size_weight:
+            return None  # another thread is at its first gradient
         # Reliability weights: what a weighted mean of few values leaves out of their variance.
         share = 1 - track.weight_squared / weight**2
         if share < LEAST_SHARE:
@@ -121,7 +123,9 @@ class Noise:
 
     def _differences(self) -> float:
         # Numbers that are there: a look at the moments would read the whole optimizer.
-        return sum(_difference(track) for track in self._tracks.values() if track.change_weight)
+        return sum(
+            _difference(track) for track in list(self._tracks.values()) if track.change_weight
+        )
 
     def momentum(self, parameter: nn.Parameter) -> float:
         """Mean magnitude of the running mean: what a momentum buffer would hold."""
@@ -129,7 +133,7 @@ class Noise:
         moment = self._moment(parameter)
         if moment is not None:
             return float(moment.mean.abs().mean()) * _growth(track, moment) ** 0.5
-        if track is None or track.mean is None:
+        if track is None or track.mean is None or not track.weight or not track.size_weight:
             return 0.0
         size = track.size / track.size_weight
         return float(track.mean.abs().mean()) / track.weight * size**0.5
