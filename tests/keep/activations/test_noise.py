@@ -184,3 +184,12 @@ def test_calm_is_noticed_once_the_variance_has_halved() -> None:
         noise.observe(parameter, 0.01 * torch.randn(2, 512, generator=generator), step)
     assert noise.has_calmed(32)
     assert not noise.has_calmed(33)
+
+
+def test_a_first_gradient_that_another_thread_is_still_counting_tells_nothing() -> None:
+    noise, parameter = Noise(), nn.Parameter(torch.ones(8))
+    noise.observe(parameter, torch.ones(8), 1)
+    track = noise._tracks[id(parameter)]
+    track.weight = track.weight_squared = 0.0  # as between two lines of observe
+    assert noise.variance(parameter) is None
+    assert noise.momentum(parameter) == 0.0
