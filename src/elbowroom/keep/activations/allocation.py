@@ -3,9 +3,13 @@
 Every tensor has a rate curve, bits against bound, measured on a sample, and a cost, the gradient
 error that a unit of squared bound adds. At the least total of bits all tensors gain equally many
 bits for the next unit of error; a bisection on that price meets the tolerance.
+
+A tolerance is a limit and not a goal. What is kept stops to matter once it is little, and errors do
+not: so the price has a floor, at which error has to save a good part of all bytes, until a goal for
+the bytes needs more error than that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,8 +54,21 @@ def rates(demand: Demand) -> NDArray[np.float64]:
     return np.minimum(np.minimum.accumulate(out), 32.0)
 
 
-def allocate(demands: Sequence[Demand], tolerance: float) -> list[float]:
-    """A bound for each demand, so that the sum of cost x bound^2 is at most the tolerance."""
+def allocate(
+    demands: Sequence[Demand],
+    tolerance: float,
+    *,
+    floor: float = 0.0,
+    goal_bits: float = 0.0,
+) -> list[float]:
+    """A bound for each demand, so that the sum of cost x bound^2 is at most the tolerance.
+
+    Args:
+        demands: Of the tensors.
+        tolerance: What may be spent at most.
+        floor: Bits that a unit of error has to save; less is spent where it would save fewer.
+        goal_bits: While all tensors together take more than this, the floor does not count.
+    """
     if not demands:
         return []
     bits = np.stack([rates(d) * d.count for d in demands])
@@ -65,17 +82,32 @@ def allocate(demands: Sequence[Demand], tolerance: float) -> list[float]:
         return np.argmin(bits + price * errors, axis=1)
 
     rows = np.arange(len(demands))
-    low, high = 1e-30, 1e30
-    for _ in range(200):
-        middle = np.sqrt(low * high)
-        if errors[rows, pick(middle)].sum() > tolerance:
-            low = middle
-        else:
-            high = middle
-    chosen = pick(high)
+
+    def is_within(price: float) -> bool:
+        return float(errors[rows, pick(price)].sum()) <= tolerance
+
+    def is_more(price: float) -> bool:
+        return float(bits[rows, pick(price)].sum()) > goal_bits
+
+    least = _first(is_within)
+    # The dearer error is, the more bits are taken.
+    price = max(least, floor if not is_more(floor) else min(floor, _first(is_more)))
+    chosen = pick(price)
     found = bounds[rows, chosen]
     total = float(errors[rows, chosen].sum())
     # What the grid left over is spread evenly, where a looser bound still saves anything.
-    if 0 < total < tolerance:
+    if price == least and 0 < total < tolerance:
         found = np.minimum(found * min(2.0**0.25, (tolerance / total) ** 0.5), largest)
     return [float(b) for b in found]
+
+
+def _first(holds: Callable[[float], bool]) -> float:
+    """The least price from which on it holds."""
+    low, high = 1e-30, 1e30
+    for _ in range(200):
+        middle = float(np.sqrt(low * high))
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high

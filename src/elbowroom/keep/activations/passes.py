@@ -338,7 +338,7 @@ class Pass:
             source = payload.derivation.source
             self._keep_warm(source, source.values())
         tensor = entry.values()
-        if isinstance(payload, Coded | Offloaded):
+        if isinstance(payload, Coded | Offloaded) or self._is_worth_holding(payload):
             self._keep_warm(entry, tensor)
         if entry.bound > 0 and wants_signs:
             # Zeros come back as zeros and nothing else does: that is the mask. The values
@@ -347,6 +347,8 @@ class Pass:
         if not isinstance(payload, Coded | Bits | Derived) or not self._suits(tensor, kind):
             return tensor
         if isinstance(payload, Derived) and not payload.has_made(tensor):
+            return tensor
+        if self._is_worth_holding(payload) and entry.reads < len(entry.uses):
             return tensor
         if isinstance(payload, Coded) and entry.reads < len(entry.uses):
             left = len(entry.uses) - entry.reads
@@ -357,6 +359,10 @@ class Pass:
             self._warm = [held for held in self._warm if held[0] is not entry]
         entry.recent = None
         return Scratch.over(tensor)
+
+    def _is_worth_holding(self, payload: Payload | None) -> bool:
+        """Normalising again takes longer than decoding, and exact rooms are not short of memory."""
+        return isinstance(payload, Derived) and self._policy.is_exact
 
     def _lend(self, tensor: Tensor, kind: str) -> Tensor:
         return Scratch.over(tensor) if self._suits(tensor, kind) else tensor

@@ -20,8 +20,13 @@ _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64
 CAREFUL = 1 / 44
 BOLD = 1 / 8
 
-# Bytes saved for each that is held, from which on the faster codec is taken in more places.
+# Bytes saved for each that is held, from which on fewer are not worth an error, and the faster
+# codec is taken in more places.
 ENOUGH = 18.5
+
+# The codec dense takes twice the time of block, and is taken where it saves so many times the
+# bytes; what counts as saving is between these.
+LEAST_WORTH, MOST_WORTH = 1.1, 4.0
 
 # A choice of codec holds while the bound stays within this factor.
 _SAME = 0.8
@@ -37,11 +42,9 @@ class Policy:
         is_local: bool,
         seed: int,
         first: float = CAREFUL,
-        worth: float = 1.5,
     ) -> None:
-        """The codec dense takes twice the time of block: `worth` is how many times it saves."""
         self.first = first
-        self.worth = self.least_worth = worth
+        self.worth = LEAST_WORTH
         self.is_exact = is_exact
         self.is_local = is_local
         self.seed = seed
@@ -91,7 +94,7 @@ class Policy:
         """Once little is held, time is worth more than bytes."""
         if not ENOUGH <= ratio <= 1.05 * ENOUGH:
             factor = min(max(ratio / ENOUGH, 1 / 1.3), 1.3)
-            self.worth = min(max(self.worth * factor, self.least_worth), 4.0)
+            self.worth = min(max(self.worth * factor, LEAST_WORTH), MOST_WORTH)
 
     def _seed_of(self, site: int) -> int:
         # Knuth's multiplicative hash of step and site: streams that do not repeat.

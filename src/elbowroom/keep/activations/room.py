@@ -100,7 +100,6 @@ class Activations:
             is_local=self._rule is not Rule.VARIANCE,
             seed=seed,
             first=CAREFUL if memory is None else BOLD,
-            worth=1.5 if memory is None else 1.1,
         )
         self._sites = Sites()
         self._names = Names(model)
@@ -311,7 +310,8 @@ class Activations:
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:
             return
-        evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
+        parameters = working_parameters(self.model)
+        evidence = Evidence.of(observer, parameters, self._noise, self._tally)
         self._noise.mark()
         for decision in decide(self._rule, evidence, self.tolerance, self._trust):
             site = decision.site

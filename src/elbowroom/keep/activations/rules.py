@@ -11,9 +11,10 @@ from torch import nn
 from elbowroom.keep.activations.allocation import Demand, allocate
 from elbowroom.keep.activations.noise import Noise
 from elbowroom.keep.activations.observer import Observer, Variances
-from elbowroom.keep.activations.policy import spread
+from elbowroom.keep.activations.policy import ENOUGH, spread
 from elbowroom.keep.activations.sensitivity import Effect
 from elbowroom.keep.activations.sites import Site
+from elbowroom.keep.activations.tally import Tally
 
 
 class Rule(Enum):
@@ -32,6 +33,15 @@ class Rule(Enum):
 
 
 COMET_SHARE = 0.01
+
+# The whole tolerance would have to save this share of what plain autograd holds. Short of that less
+# is spent: the first tenth of a tolerance saves as much as the rest.
+WORTH = 0.2
+
+# Of the tolerance: the most that noise may be of a gradient that it joins, anywhere on its way.
+# Adam divides every coordinate by its own size, so that small gradients count as much as large
+# ones; queries and keys have a hundredth of the gradient of values, and often the same matrix.
+NOISY = 0.2
 
 # Squared gradients that differ by less from batch to batch are usual.
 FAR = 4.0
@@ -57,11 +67,30 @@ class Evidence:
     noise: Noise
     parameters: dict[int, nn.Parameter]
 
+    saved_bytes: int
+    """What plain autograd would have held."""
+
+    other_bytes: int
+    """What is held of it without a bound: masks, statistics and the like."""
+
     @classmethod
-    def of(cls, observer: Observer, parameters: Iterable[nn.Parameter], noise: Noise) -> "Evidence":
+    def of(
+        cls,
+        observer: Observer,
+        parameters: Iterable[nn.Parameter],
+        noise: Noise,
+        tally: Tally,
+    ) -> "Evidence":
         """Gathered when backward has ended."""
         known = {id(p): p for p in parameters}
-        return cls(observer, Variances(observer.journeys, known.values(), noise), noise, known)
+        return cls(
+            observer,
+            Variances(observer.journeys, known.values(), noise),
+            noise,
+            known,
+            tally.saved_bytes,
+            sum(row.kept_bytes for row in tally.rows if row.bound == 0),
+        )
 
 
 def decide(rule: Rule, evidence: Evidence, tolerance: float, trust: float) -> list[Decision]:
@@ -90,7 +119,8 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
             # Gradients that overflowed say nothing: the bound stays as it was.
             continue
         # Uniform errors have variance b^2 / 3, at values that are not zero.
-        factor = trust * swing * float((site.sample != 0).float().mean()) / 3
+        dense = float((site.sample != 0).float().mean())
+        factor = trust * swing * dense / 3
         sites.append(site)
         costs.append((factor * cost.overall, factor * cost.mean, factor * cost.of_part))
         demands.append(
@@ -98,13 +128,23 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
                 count=evidence.observer.counts[site],
                 scale=scale,
                 sample=site.sample.numpy(),
-                largest=evidence.observer.largest[site],
+                largest=min(
+                    evidence.observer.largest[site], _quiet(effect, dense, NOISY * tolerance)
+                ),
                 cost=factor * (cost.overall + cost.mean) / 2,
             )
         )
     if not sites:
         return []
-    bounds = np.array(allocate(demands, tolerance))
+    plain_bits = 8 * evidence.saved_bytes
+    bounds = np.array(
+        allocate(
+            demands,
+            tolerance,
+            floor=WORTH * plain_bits / tolerance,
+            goal_bits=plain_bits / ENOUGH - 8 * evidence.other_bytes,
+        )
+    )
     shares = np.array(costs) * bounds[:, None] ** 2
     # Neither the whole gradient nor the mean layer may have more than the tolerance.
     excess = min(1.0, tolerance / max(float(shares[:, :2].sum(0).max()), 1e-300))
@@ -113,6 +153,12 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
         Decision(site, float(bound) * excess**0.5, float(share[0]), float(share[2]))
         for site, bound, share in zip(sites, bounds, shares, strict=True)
     ]
+
+
+def _quiet(effect: Effect, dense: float, share: float) -> float:
+    """The loosest bound with which noise is at most this share of any gradient that it joins."""
+    noisiest = dense * max(effect.handed_on.values(), default=0.0) / 3
+    return (share / noisiest) ** 0.5 if noisiest > 0 else math.inf
 
 
 def _by_layer(

@@ -47,11 +47,16 @@ class Effect:
     injected: dict[tuple[int, Mode], float] = field(default_factory=dict)
     """Squared norm, by the number of the node that receives it and by what it looks like."""
 
+    handed_on: dict[tuple[int, int], float] = field(default_factory=dict)
+    """The same as a share of the gradient that is handed on, by node and place."""
+
     largest: float = 0.0
     """Most that an error of one in every value can move one weight's gradient."""
 
     def add(self, other: "Effect", factor: float) -> None:
         """Add the other's numbers times the factor."""
+        for place, share in other.handed_on.items():
+            self.handed_on[place] = self.handed_on.get(place, 0.0) + factor * share
         for leaf, value in other.local.items():
             self.local[leaf] = self.local.get(leaf, 0.0) + factor * value
         for key, value in other.injected.items():
@@ -66,8 +71,11 @@ class Effect:
         if leaf:
             self.local[leaf] = self.local.get(leaf, 0.0) + value
         elif number:
-            key = (number, mode)
+            key, where = (number, mode), (passage.record.number, place)
             self.injected[key] = self.injected.get(key, 0.0) + value
+            arrived = energy(passage.inputs[place])
+            if arrived > 0:
+                self.handed_on[where] = self.handed_on.get(where, 0.0) + value / arrived
 
 
 def effect_of(passage: Passage, slot: str, entry: Entry) -> Effect:

@@ -1,0 +1,145 @@
+"""What follows from what is kept: the same bits, and fewer bytes."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import elbowroom as er
+from tests.keep.activations.checking import gradients, nothing_is_left, same_bits
+
+
+def make_network(activation: Callable[[], nn.Module], **options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16, **options),
+        activation(),
+        nn.Conv2d(16, 16, 3, padding=1),
+        nn.BatchNorm2d(16, **options),
+        activation(),
+        nn.Conv2d(16, 8, 3),
+    )
+
+
+def forward(model: Any) -> tuple[Tensor, ...]:
+    return (model(torch.randn(8, 3, 24, 24)).square().mean(),)
+
+
+def methods(room: er.Activations, reader: str) -> set[str]:
+    return {row.method for row in room.ledger.rows if reader in row.readers and row.kept_bytes == 0}
+
+
+@pytest.mark.parametrize(
+    ("activation", "ratio"),
+    [
+        (nn.ReLU, 1.8),
+        (lambda: nn.ReLU(inplace=True), 1.8),
+        (nn.SiLU, 2.6),
+        (nn.GELU, 2.6),
+    ],
+    ids=["relu", "relu in place", "silu", "gelu"],
+)
+def test_one_tensor_serves_convolution_normalisation_and_activation(
+    activation: Callable[[], nn.Module], ratio: float
+) -> None:
+    model = make_network(activation)
+    plain = gradients(model, forward)
+    room = er.Activations(model, tolerance=0)
+    ours = gradients(model, forward, room)
+    assert same_bits(plain, ours)
+    assert room.ledger.ratio > ratio
+    assert methods(room, "Convolution.input") == {"derive"}
+    nothing_is_left(room)
+
+
+def test_statistics_are_those_of_one_forward() -> None:
+    found: list[list[Tensor | None]] = []
+    for is_plain in (True, False):
+        model = make_network(nn.ReLU)
+        torch.manual_seed(1)
+        with nullcontext() if is_plain else er.Activations(model, tolerance=0):
+            (loss,) = forward(model)
+        loss.backward()
+        found.append([b.clone() for b in model.buffers()])
+    assert same_bits(*found)
+
+
+def test_what_is_read_by_several_layers_is_made_once() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(16)
+            self.arms = nn.ModuleList(nn.Conv2d(16, 16, 3) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(x).relu()
+            return sum((arm(y) for arm in self.arms), torch.zeros(()))
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), Branches())
+    plain = gradients(model, forward)
+    room = er.Activations(model, tolerance=0)
+    assert same_bits(plain, gradients(model, forward, room))
+    nothing_is_left(room)
+
+
+def test_a_bias_that_is_not_trained_is_not_guessed() -> None:
+    model = make_network(nn.ReLU)
+    for module in model:
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.bias).requires_grad_(False)
+    plain = gradients(model, forward)
+    room = er.Activations(model, tolerance=0)
+    assert same_bits(plain, gradients(model, forward, room))
+    assert not methods(room, "Convolution.input")
+
+
+def test_a_bias_that_changes_before_backward_is_the_one_of_forward() -> None:
+    results: list[list[Tensor | None]] = []
+    for is_plain in (True, False):
+        model: Any = make_network(nn.ReLU)
+        room = er.Activations(model, tolerance=0)
+        torch.manual_seed(1)
+        if is_plain:
+            (loss,) = forward(model)
+        else:
+            with room:
+                (loss,) = forward(model)
+        with torch.no_grad():
+            model[1].bias.add_(1.0)
+        loss.backward()
+        results.append([p.grad.clone() for p in model.parameters()])
+    assert same_bits(*results)
+
+
+@pytest.mark.parametrize("options", [{"affine": False}, {"track_running_stats": False}])
+def test_other_normalisations(options: dict[str, bool]) -> None:
+    model = make_network(nn.ReLU, **options)
+    plain = gradients(model, forward)
+    room = er.Activations(model, tolerance=0)
+    assert same_bits(plain, gradients(model, forward, room))
+
+
+def test_evaluation_channels_last_and_autocast() -> None:
+    def last(model: Any) -> tuple[Tensor, ...]:
+        x = torch.randn(8, 3, 24, 24).to(memory_format=torch.channels_last)
+        return (model(x).square().mean(),)
+
+    def cast(model: Any) -> tuple[Tensor, ...]:
+        with torch.autocast("cpu", torch.bfloat16):
+            return (model(torch.randn(8, 3, 24, 24)).float().square().mean(),)
+
+    frozen = make_network(nn.ReLU).eval()
+    for model, step in (
+        (make_network(nn.ReLU).to(memory_format=torch.channels_last), last),
+        (make_network(nn.ReLU), cast),
+        (frozen, forward),
+    ):
+        plain = gradients(model, step)
+        room = er.Activations(model, tolerance=0)
+        assert same_bits(plain, gradients(model, step, room))
+        nothing_is_left(room)
