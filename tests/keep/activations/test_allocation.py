@@ -1,9 +1,11 @@
 """Spreading error: the tolerance is kept, and not spent where it buys little."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from elbowroom.keep.activations.allocation import Demand, allocate, rates
+from elbowroom.keep.activations.allocation import GRID, Demand, allocate, bits
 
 
 def make_demand(seed: int, cost: float, count: int = 100_000, largest: float = np.inf) -> Demand:
@@ -20,11 +22,7 @@ def spent(bounds: list[float]) -> float:
 
 def bits_at(bounds: list[float]) -> float:
     """By the curves that the allocation itself goes by, between the points of their grid."""
-    from elbowroom.keep.activations.allocation import GRID
-
-    return sum(
-        d.count * float(np.interp(b, GRID, rates(d))) for d, b in zip(DEMANDS, bounds, strict=True)
-    )
+    return sum(float(np.interp(b, GRID, bits(d))) for d, b in zip(DEMANDS, bounds, strict=True))
 
 
 @pytest.mark.parametrize("tolerance", [1.0, 0.1, 0.001])
@@ -61,6 +59,16 @@ def test_the_tolerance_comes_before_the_goal() -> None:
 def test_no_bound_is_looser_than_its_largest() -> None:
     bounds = allocate([make_demand(0, 1e-6, largest=0.01), make_demand(1, 1.0)], 0.1)
     assert bounds[0] <= 0.01
+
+
+def test_bits_are_those_that_were_seen() -> None:
+    plain = make_demand(0, 1.0)
+    place = 30
+    seen = replace(plain, known=(float(GRID[place]), 0.6 * float(bits(plain)[place])))
+    assert np.allclose(bits(seen), 0.6 * bits(plain))
+    # A blob that says nothing of the kind: of a few values, mostly its header.
+    odd = replace(plain, known=(float(GRID[place]), 100 * float(bits(plain)[place])))
+    assert np.allclose(bits(odd), 2 * bits(plain))
 
 
 def test_nothing_to_spread() -> None:

@@ -32,6 +32,9 @@ class Demand:
     largest: float = np.inf
     """No bound is looser."""
 
+    known: tuple[float, float] | None = None
+    """A bound at which it has been encoded, and the bits that it took."""
+
 
 def rates(demand: Demand) -> NDArray[np.float64]:
     """Bits a value at every bound of the grid: the entropy of dithered codes, zeros apart."""
@@ -54,6 +57,20 @@ def rates(demand: Demand) -> NDArray[np.float64]:
     return np.minimum(np.minimum.accumulate(out), 32.0)
 
 
+def bits(demand: Demand) -> NDArray[np.float64]:
+    """Of all values at every bound of the grid.
+
+    The entropy of single codes says how bits grow; a codec that looks at neighbours takes fewer of
+    them, by a share that has been seen.
+    """
+    found = rates(demand) * demand.count
+    if demand.known is None:
+        return found
+    bound, taken = demand.known
+    expected = float(np.interp(bound / demand.scale, GRID, found))
+    return found * min(max(taken / expected, 0.25), 2.0) if expected > 0 else found
+
+
 def allocate(
     demands: Sequence[Demand],
     tolerance: float,
@@ -71,7 +88,7 @@ def allocate(
     """
     if not demands:
         return []
-    bits = np.stack([rates(d) * d.count for d in demands])
+    taken = np.stack([bits(d) for d in demands])
     scale = np.array([d.scale for d in demands])[:, None]
     cost = np.array([d.cost for d in demands])[:, None]
     largest = np.array([d.largest for d in demands])
@@ -79,7 +96,7 @@ def allocate(
     errors = cost * bounds**2
 
     def pick(price: float) -> NDArray[np.intp]:
-        return np.argmin(bits + price * errors, axis=1)
+        return np.argmin(taken + price * errors, axis=1)
 
     rows = np.arange(len(demands))
 
@@ -87,7 +104,7 @@ def allocate(
         return float(errors[rows, pick(price)].sum()) <= tolerance
 
     def is_more(price: float) -> bool:
-        return float(bits[rows, pick(price)].sum()) > goal_bits
+        return float(taken[rows, pick(price)].sum()) > goal_bits
 
     least = _first(is_within)
     # The dearer error is, the more bits are taken.

@@ -10,8 +10,8 @@ one tensor at the tighter bound and a mask would take as many bytes as both.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,7 @@ from torch.nn import functional
 from elbowroom.keep.activations.needs import RESHAPES, is_accumulator, kind_of
 
 if TYPE_CHECKING:
-    from elbowroom.keep.activations.entries import Entry, Record
+    from elbowroom.keep.activations.entries import Entry, Record, Use
 
 Records = dict[int, "Record"]
 
@@ -54,6 +54,11 @@ class Derived:
     def restore(self) -> Tensor:
         """Make it again."""
         return self.derivation.apply().reshape(self.shape)
+
+    def link(self, uses: "Iterable[Use]") -> None:
+        """Whoever uses it uses the source."""
+        source, path = self.derivation.source, self.derivation.path
+        source.uses.extend(replace(use, path=path) for use in uses)
 
     def has_made(self, tensor: Tensor) -> bool:
         """Whether a tensor has memory of its own, and is not a view of the source."""
@@ -146,7 +151,11 @@ def _layer_norm(node: Any, record: "Record", records: Records, exact: bool) -> D
 
 
 def _batch_norm(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
-    source, weight, last = _held(record, "input"), _held(record, "weight"), node.next_functions[2][0]
+    source, weight, last = (
+        _held(record, "input"),
+        _held(record, "weight"),
+        node.next_functions[2][0],
+    )
     # Of a bias that is not trained, or follows from something else, nothing is to be had here.
     if not exact or source is None or weight is None or last is None:
         return None

@@ -261,7 +261,7 @@ class Pass:
         exact = self._policy.is_exact
         derived = derive(tensor, entry.producer, self.records, exact=exact)
         if derived is not None:
-            _link(entry, derived)
+            derived.link(entry.uses)
             return derived
         alias = self._alias(entry, tensor)
         if alias is not None:
@@ -398,8 +398,3 @@ def _receiver(node: Any) -> tuple[int, int]:
         return 0, 0
     leaf = leaf_of(node)
     return (0, id(leaf)) if leaf is not None else (node._sequence_nr(), 0)
-
-
-def _link(entry: Entry, derived: Derived) -> None:
-    source, path = derived.derivation.source, derived.derivation.path
-    source.uses.extend(Use(u.number, u.kind, u.slot, path) for u in entry.uses)

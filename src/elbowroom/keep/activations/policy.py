@@ -83,8 +83,9 @@ class Policy:
             fast = encode(dense, within, dither=dither, codec="block")
             site.choice, site.gain = 1 / bound, fast.nbytes / small.nbytes
             site.likes = (husk(fast), husk(small))
-            return small if site.gain > self.worth else fast
-        is_small = site.gain > self.worth
+            site.is_small = site.gain > self.worth
+            return small if site.is_small else fast
+        is_small = site.is_small = site.gain > self.worth
         blob = encode(dense, within, dither=dither, like=site.likes[is_small])
         fast, small = site.likes
         site.likes = (fast, husk(blob)) if is_small else (husk(blob), small)

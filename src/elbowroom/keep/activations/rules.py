@@ -38,6 +38,9 @@ COMET_SHARE = 0.01
 # is spent: the first tenth of a tolerance saves as much as the rest.
 WORTH = 0.2
 
+# What the smaller codec alone would save beyond enough, so that the faster one can be taken too.
+HASTE = 1.15
+
 # Of the tolerance: the most that noise may be of a gradient that it joins, anywhere on its way.
 # Adam divides every coordinate by its own size, so that small gradients count as much as large
 # ones; queries and keys have a hundredth of the gradient of values, and often the same matrix.
@@ -132,6 +135,7 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
                     evidence.observer.largest[site], _quiet(effect, dense, NOISY * tolerance)
                 ),
                 cost=factor * (cost.overall + cost.mean) / 2,
+                known=site.densely(),
             )
         )
     if not sites:
@@ -142,7 +146,7 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
             demands,
             tolerance,
             floor=WORTH * plain_bits / tolerance,
-            goal_bits=plain_bits / ENOUGH - 8 * evidence.other_bytes,
+            goal_bits=plain_bits / (HASTE * ENOUGH) - 8 * evidence.other_bytes,
         )
     )
     shares = np.array(costs) * bounds[:, None] ** 2

@@ -51,8 +51,17 @@ class Site:
     gain: float = 0.0
     """Inverse of the bound for which they were made, and how much smaller the small one was."""
 
+    is_small: bool = False
+    """Whether the small one was taken last."""
+
     sample: Tensor | None = None
     """Some values of the last refresh."""
+
+    def densely(self) -> tuple[float, float] | None:
+        """A bound, and the bits that the last tensor takes there in the small codec."""
+        if not (self.choice > 0 and self.gain > 0 and self.coded_bytes > 0):
+            return None
+        return 1 / self.choice, 8 * self.coded_bytes / (1.0 if self.is_small else self.gain)
 
     def expect(self, plain_bytes: int) -> None:
         """A tensor of this size was not encoded: guess what that would have taken."""
