@@ -68,6 +68,28 @@ def resident_bytes() -> int:
         return 0
 
 
+class _Mallinfo(ctypes.Structure):
+    """As in glibc's malloc.h."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def allocated_bytes() -> int | None:
+    """What the C library has handed out and not got back; None where it does not tell."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        return None
+    ask.restype = _Mallinfo
+    found = ask()
+    return int(found.uordblks) + int(found.hblkhd)
+
+
 class Trimmer:
     """Trims the heap of a loop that has grown, looking each time that so many bytes have passed.
 

@@ -5,11 +5,15 @@ network's step; pages that stay add up to more than any one step has at once. Wh
 plain training gets its memory from the kernel anew in every step too, and giving back costs nothing
 by comparison. Where little is saved, what one pass leaves of a heap without holes is compared with
 what later ones leave: the rest is holes, which may become so large and no larger.
+
+Where much is saved, holes come into being within a pass as well: layers at work take turns in
+sizes, and a heap that is trimmed between passes only has grown to twice of what is in it by the end
+of one. There what the process takes is compared with what it has asked for, at every large tensor.
 """
 
 from collections.abc import Callable
 
-from elbowroom.host import TRIM_FROM_BYTES, resident_bytes, trim_heap
+from elbowroom.host import TRIM_FROM_BYTES, allocated_bytes, resident_bytes, trim_heap
 
 # From here on glibc, left alone, has pages of their own for what a plain step saves.
 ALWAYS_BYTES = 512 << 20
@@ -17,6 +21,11 @@ ALWAYS_BYTES = 512 << 20
 # The most that may go to holes, of what a pass takes, and of what plain training would save: else a
 # process could take more than one that compresses nothing.
 _OF_PASS, _OF_SAVED = 1 / 2, 1 / 4
+
+# Tensors from this size on are worth a look at the holes, which may become so large within a pass:
+# a share of what plain training would save, and no less than what the codec itself leaves.
+LOOK_BYTES = 4 << 20
+_OF_LARGE, _LEAST_BYTES = 1 / 24, 32 << 20
 
 # Passes before holes are counted, in which bounds are being learned.
 _LEARNED = 8
@@ -26,19 +35,30 @@ class Heap:
     """Asked before each pass; gives holes back when they have become large."""
 
     def __init__(
-        self, resident: Callable[[], int] = resident_bytes, trim: Callable[[], None] = trim_heap
+        self,
+        resident: Callable[[], int] = resident_bytes,
+        trim: Callable[[], None] = trim_heap,
+        allocated: Callable[[], int | None] = allocated_bytes,
     ) -> None:
-        self._resident, self._trim = resident, trim
+        self._resident, self._trim, self._allocated = resident, trim, allocated
+        self._most = 0
+        self._rest: int | None = None
         self._passes = 0
         self._bare: int | None = None
         self._once: int | None = None
 
     def before_pass(self, saved_bytes: int) -> None:
         """The last pass would have saved so much plainly."""
+        self._rest = None
         if saved_bytes <= TRIM_FROM_BYTES:
             return
         self._passes += 1
-        if saved_bytes >= ALWAYS_BYTES or self._passes <= _LEARNED:
+        if saved_bytes >= ALWAYS_BYTES:
+            self._trim()
+            allocated = self._allocated()
+            self._rest = None if allocated is None else self._resident() - allocated
+            self._most = max(_LEAST_BYTES, int(_OF_LARGE * saved_bytes))
+        elif self._passes <= _LEARNED:
             self._trim()
         elif self._bare is None:
             self._start()
@@ -48,6 +68,20 @@ class Heap:
             holes = self._resident() - self._bare - self._once
             if holes > min(_OF_PASS * self._once, _OF_SAVED * saved_bytes):
                 self._start()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the last pass had so much to save that the peak counts for more than time."""
+        return self._rest is not None
+
+    def within_pass(self, nbytes: int) -> None:
+        """A tensor of this size has just been encoded or made again."""
+        if self._rest is None or nbytes < LOOK_BYTES:
+            return
+        # What was allocated and never written to is not there: holes are no fewer than this.
+        holes = self._resident() - (self._allocated() or 0) - self._rest
+        if holes > self._most:
+            self._trim()
 
     def _start(self) -> None:
         self._trim()

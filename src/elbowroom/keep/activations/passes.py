@@ -21,6 +21,7 @@ from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.derive import Derived, derive
 from elbowroom.keep.activations.entries import Entry, Identity, Record, Use, identity_of
+from elbowroom.keep.activations.heap import Heap
 from elbowroom.keep.activations.masks import Bits, pack_sign, pack_two_valued
 from elbowroom.keep.activations.needs import (
     Need,
@@ -76,6 +77,7 @@ class Pass:
         tally: Tally,
         small_bytes: int = SMALL_BYTES,
         budget: Budget | None = None,
+        heap: Heap | None = None,
     ) -> None:
         self.calls = Calls(sites)
         self.records: dict[int, Record] = {}
@@ -86,6 +88,11 @@ class Pass:
         self.listener = listener
         self._policy = policy
         self._budget = budget
+        self._heap = heap
+        is_large = heap is not None and heap.is_large
+        self.goes_in_pieces = (is_large or budget is not None) and not policy.is_exact
+        """Whether layers work on parts of their tensors, for a lower peak."""
+
         self._small_bytes = small_bytes
         self._late: deque[tuple[int, Entry]] = deque()
         self._settled = 0
@@ -240,6 +247,8 @@ class Pass:
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
+        if self._heap is not None:
+            self._heap.within_pass(entry.nbytes_plain)
 
     def _offload(self, entry: Entry, tensor: Tensor) -> Payload | None:
         found = entry.payload
@@ -324,6 +333,8 @@ class Pass:
         kind = "" if node is None else kind_of(node)
         tensor = self._restore(entry, kind)
         self.tally.restore(entry, time.perf_counter() - start)
+        if self._heap is not None:
+            self._heap.within_pass(entry.nbytes_plain)
         return tensor
 
     def _restore(self, entry: Entry, kind: str) -> Tensor:
@@ -369,8 +380,7 @@ class Pass:
 
     def _suits(self, tensor: Tensor, kind: str) -> bool:
         # With a graph of the backward itself, what is read must stay.
-        in_pieces = self._budget is not None and not self._policy.is_exact
-        return not torch.is_grad_enabled() and suits(kind, tensor, in_pieces=in_pieces)
+        return not torch.is_grad_enabled() and suits(kind, tensor, in_pieces=self.goes_in_pieces)
 
     def _keep_warm(self, entry: Entry, tensor: Tensor) -> None:
         """Hold on to what was decoded while its next reader is likely to be near."""

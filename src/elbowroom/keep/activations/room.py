@@ -268,6 +268,7 @@ class Activations:
             Tally(is_trial=self._measuring, timeline=timeline),
             small_bytes,
             budget,
+            self._heap,
         )
         if not self._measuring:
             self._tally = now.tally

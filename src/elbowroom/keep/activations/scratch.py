@@ -16,14 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elbowroom.keep.activations import convolutions
+
 _aten = torch.ops.aten
 
 # Smaller results are not worth a call from the dispatcher into Python.
 LEAST_BYTES = 1 << 20
-
-# Pieces of the batch of a convolution: large enough to keep threads busy, small enough for what
-# oneDNN copies of each.
-_PIECE_BYTES = 8 << 20
 
 # Normalisations below this take less time in one go: their results come from warm memory anyway.
 _NORM_BYTES = 32 << 20
@@ -92,25 +90,6 @@ def _into(out: Any, name: str) -> Callable[[Tensor, Any, Any], Tensor | None]:
     return way
 
 
-def _convolve(place: Tensor, args: Any, kwargs: Any) -> Any:
-    """A convolution's gradients, some samples at a time."""
-    gradient, x, weight, *how, mask = args
-    count = _pieces(x, _PIECE_BYTES)
-    if x is not place or kwargs or count < 2 or weight.nbytes > _PIECE_BYTES:
-        return None
-    sums: list[Tensor | None] = [None, None]
-    for one, two in zip(x.tensor_split(count), gradient.tensor_split(count), strict=True):
-        mine, *more = _aten.convolution_backward.default(two, one, weight, *how, mask)
-        if mask[0]:
-            one.copy_(mine)
-        del mine
-        sums = [
-            part if total is None else total.add_(part)
-            for total, part in zip(sums, more, strict=True)
-        ]
-    return place if mask[0] else None, *sums
-
-
 def _normalise(place: Tensor, args: Any, kwargs: Any) -> Any:
     """A batch normalisation's gradients, some channels at a time."""
     gradient, x, *statistics, is_training, eps, mask = args
@@ -138,13 +117,9 @@ def _detach(place: Tensor, args: Any, kwargs: Any) -> Tensor:
     return Scratch.over(place.detach())
 
 
-def _pieces(tensor: Tensor, nbytes: int) -> int:
-    return min(tensor.shape[0], tensor.nbytes // nbytes)
-
-
 _WAYS: dict[Any, Callable[[Tensor, Any, Any], Any]] = {
     _aten.detach.default: _detach,
-    _aten.convolution_backward.default: _convolve,
+    _aten.convolution_backward.default: convolutions.backward,
     _aten.native_batch_norm_backward.default: _normalise,
     _aten.mul.Tensor: _into(_aten.mul.out, "out"),
     _aten.threshold_backward.default: _into(_aten.threshold_backward.grad_input, "grad_input"),

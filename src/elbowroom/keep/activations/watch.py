@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 
 from elbowroom.codec.opaque import opaque
+from elbowroom.keep.activations.convolutions import InPieces, is_convolution
 from elbowroom.keep.activations.losses import SUBSTITUTES
 from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.sites import Names
@@ -42,10 +43,15 @@ class Functions(TorchFunctionMode):
         substitute = SUBSTITUTES.get(func)
         out = None if substitute is None else substitute(*args, **(kwargs or {}))
         if out is None:
-            out = func(*args, **(kwargs or {}))
+            with self._around(func):
+                out = func(*args, **(kwargs or {}))
         if now.pending or (now.listener is not None and isinstance(out, Tensor)):
             now.settle(tensors_in(out), _eps_of(args, kwargs))
         return out
+
+    def _around(self, func: Any) -> AbstractContextManager[Any]:
+        is_one = self._now.goes_in_pieces and is_convolution(func)
+        return InPieces() if is_one else nullcontext()
 
 
 def _eps_of(args: Any, kwargs: Any) -> float | None:

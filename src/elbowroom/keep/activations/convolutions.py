@@ -1,0 +1,124 @@
+"""Convolutions that go through a batch piece by piece.
+
+oneDNN copies whatever a convolution reads and writes into a layout of its own, so that a layer at
+work takes twice the memory of its tensors. Of a piece of the batch it takes twice the piece. Other
+sizes can have other last bits: none of this is done where bits must stay.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_aten = torch.ops.aten
+
+# Large enough to keep threads busy, small enough for what is copied of each.
+PIECE_BYTES = 8 << 20
+
+
+class InPieces(TorchDispatchMode):
+    """While it lasts, large convolutions on the host compute some samples at a time.
+
+    It stands below autograd, whose nodes are those of the whole convolution.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called by the dispatcher for any operation."""
+        if func is _aten.convolution.default and not kwargs:
+            found = _forward(*args)
+            if found is not None:
+                return found
+        return func(*args, **(kwargs or {}))
+
+
+def is_convolution(function: Any) -> bool:
+    """Whether a function of torch is one that may go in pieces."""
+    return function in _FUNCTIONS
+
+
+def _forward(x: Tensor, weight: Tensor, *how: Any) -> Tensor | None:
+    if not x.is_cpu or x.dim() != weight.dim() or weight.nbytes > PIECE_BYTES:
+        return None
+    count = count_pieces(x, max(x.nbytes, _result_bytes(x, weight, *how)))
+    if count < 2:
+        return None
+    out, done = None, 0
+    for part in x.tensor_split(count):
+        found = _aten.convolution.default(part, weight, *how)
+        if out is None:
+            out = _like(found, x.shape[0])
+        out[done : done + len(found)].copy_(found)
+        done += len(found)
+        del found
+    return out
+
+
+def backward(place: Tensor, args: Any, kwargs: Any) -> Any:
+    """A convolution's gradients, that of its input written over the input."""
+    gradient, x, weight, *how, mask = args
+    count = count_pieces(x, max(x.nbytes, gradient.nbytes))
+    if x is not place or kwargs or count < 2 or weight.nbytes > PIECE_BYTES:
+        return None
+    sums: list[Tensor | None] = [None, None]
+    for one, two in zip(x.tensor_split(count), gradient.tensor_split(count), strict=True):
+        mine, *more = _aten.convolution_backward.default(two, one, weight, *how, mask)
+        if mask[0]:
+            one.copy_(mine)
+        del mine
+        sums = [
+            part if total is None else total.add_(part)
+            for total, part in zip(sums, more, strict=True)
+        ]
+    return place if mask[0] else None, *sums
+
+
+def count_pieces(tensor: Tensor, nbytes: int) -> int:
+    """Into how many a batch is cut of which so much goes through a layer."""
+    return min(tensor.shape[0], nbytes // PIECE_BYTES)
+
+
+def _result_bytes(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    is_transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> int:
+    axes = range(x.dim() - 2)
+    # A number alone counts for all axes.
+    s, p, d, more = (
+        [list(given)[axis % len(given)] for axis in axes]
+        for given in (stride, padding, dilation, output_padding)
+    )
+    count = x.shape[0] * (weight.shape[1] * groups if is_transposed else weight.shape[0])
+    for axis in axes:
+        length, span = x.shape[2 + axis], d[axis] * (weight.shape[2 + axis] - 1) + 1
+        if is_transposed:
+            count *= (length - 1) * s[axis] - 2 * p[axis] + span + more[axis]
+        else:
+            count *= (length + 2 * p[axis] - span) // s[axis] + 1
+    return count * x.element_size()
+
+
+def _like(part: Tensor, batch: int) -> Tensor:
+    """Memory for the whole batch, laid out as the part is."""
+    shape = (batch, *part.shape[1:])
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(part.dim())
+    if last is not None and not part.is_contiguous() and part.is_contiguous(memory_format=last):
+        return torch.empty(shape, dtype=part.dtype, device=part.device, memory_format=last)
+    return torch.empty(shape, dtype=part.dtype, device=part.device)
+
+
+_FUNCTIONS = frozenset(
+    {
+        *(torch.conv1d, torch.conv2d, torch.conv3d),
+        *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
+    }
+)
