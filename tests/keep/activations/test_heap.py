@@ -1,7 +1,11 @@
 """Holes of the heap are given back where that is worth its page faults."""
 
-import pytest
+import sys
 
+import pytest
+import torch
+
+from elbowroom.host import allocated_bytes
 from elbowroom.keep.activations.heap import _LEARNED, ALWAYS_BYTES, Heap
 
 MB = 1 << 20
@@ -16,7 +20,8 @@ class Machine:
         self.trims: list[int] = []
         self.passes = 0
         self._since = 0
-        self.heap = Heap(lambda: self.resident, self._trim)
+        self.allocated: int | None = 60 * MB
+        self.heap = Heap(lambda: self.resident, self._trim, lambda: self.allocated)
 
     def _trim(self) -> None:
         self.trims.append(self.passes)
@@ -60,3 +65,68 @@ def test_little_is_left_alone_and_much_is_given_back(saved_bytes: int, trims: in
     machine = Machine(once=50 * MB, more=0)
     machine.run(30, saved_bytes)
     assert len(machine.trims) == trims
+
+
+def test_holes_are_given_back_within_a_large_pass() -> None:
+    machine = Machine(once=0, more=0)
+    machine.heap.before_pass(ALWAYS_BYTES)
+    assert machine.heap.is_large
+    machine.trims = []
+    machine.allocated, machine.resident = 360 * MB, 400 * MB
+    machine.heap.within_pass(64 * MB)  # all of it is in use
+    assert not machine.trims
+    machine.allocated = 340 * MB
+    machine.heap.within_pass(64 * MB)
+    assert not machine.trims
+    machine.allocated = 100 * MB
+    machine.heap.within_pass(MB)  # too small for a look
+    assert not machine.trims
+    machine.heap.within_pass(64 * MB)
+    assert len(machine.trims) == 1
+
+
+@pytest.mark.parametrize(("nbytes", "most"), [(8 * MB, 1 / 4), (64 * MB, 1 / 24)])
+def test_holes_may_be_larger_where_much_is_given_back(nbytes: int, most: float) -> None:
+    """Unless tensors are so large that plain training gets them page by page as well."""
+    machine = Machine(once=0, more=0)
+    for _ in range(20):
+        machine.heap.before_pass(ALWAYS_BYTES)
+        for _ in range(60):
+            machine.resident = 100 * MB + 2 * ALWAYS_BYTES
+            machine.heap.within_pass(nbytes)
+    machine.heap.before_pass(ALWAYS_BYTES)
+    machine.trims = []
+    for share, is_trimmed in ((0.9 * most, False), (1.1 * most, True)):
+        machine.resident = 100 * MB + int(share * ALWAYS_BYTES)
+        machine.heap.within_pass(nbytes)
+        assert bool(machine.trims) == is_trimmed
+
+
+@pytest.mark.parametrize("saved_bytes", [200 * MB, MB])
+def test_other_passes_are_left_alone(saved_bytes: int) -> None:
+    machine = Machine(once=0, more=0)
+    machine.run(1, ALWAYS_BYTES)
+    machine.run(1, saved_bytes)
+    assert not machine.heap.is_large
+    machine.trims, machine.resident, machine.allocated = [], 4000 * MB, 0
+    machine.heap.within_pass(64 * MB)
+    assert not machine.trims
+
+
+def test_a_library_that_tells_nothing() -> None:
+    machine = Machine(once=0, more=0)
+    machine.allocated = None
+    machine.heap.before_pass(ALWAYS_BYTES)
+    machine.heap.within_pass(64 * MB)
+    assert len(machine.trims) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc tells what it has handed out")
+def test_what_is_allocated_is_told() -> None:
+    before = allocated_bytes()
+    if before is None:
+        pytest.skip("this C library does not tell")
+    held = torch.empty(64 * MB, dtype=torch.uint8)
+    after = allocated_bytes()
+    assert after is not None
+    assert after - before >= held.numel()

@@ -57,42 +57,6 @@ def test_anything_else_sees_a_plain_tensor() -> None:
     assert torch.equal(found, x + 1)
 
 
-CONVOLUTIONS: tuple[dict[str, Any], ...] = (
-    {"groups": 1},
-    {"groups": 4, "stride": 2, "bias": False},
-    {"dilation": 2, "memory_format": torch.channels_last},
-    {"transposed": True, "stride": 2},
-)
-
-
-@pytest.mark.parametrize("how", CONVOLUTIONS)
-def test_a_convolution_goes_through_the_batch(how: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(scratch, "_PIECE_BYTES", 8 * 20 * 20 * 4)
-    torch.manual_seed(0)
-    make = nn.ConvTranspose2d if how.get("transposed") else nn.Conv2d
-    names = ("groups", "stride", "dilation", "bias")
-    layer: Any = make(8, 12, 3, padding=1, **{k: v for k, v in how.items() if k in names})
-    x = torch.randn(5, 8, 20, 20).to(memory_format=how.get("memory_format", torch.preserve_format))
-    x.requires_grad_()
-    wanted = [x, *layer.parameters()]
-    expected = torch.autograd.grad(layer(x).square().sum(), wanted)
-    lent: list[Tensor] = []
-
-    def unpack(held: Tensor) -> Tensor:
-        if held.shape != x.shape:
-            return held
-        lent.append(held.clone())
-        return Scratch.over(lent[-1])
-
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), unpack):
-        y = layer(x)
-    found = torch.autograd.grad(y.square().sum(), wanted)
-    assert found[0].data_ptr() == lent[0].data_ptr()
-    for one, two in zip(found, expected, strict=True):
-        assert one.stride() == two.stride()
-        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("is_training", [True, False])
 def test_a_normalisation_goes_through_the_channels(is_training: bool, monkeypatch: Any) -> None:
     monkeypatch.setattr(scratch, "_NORM_BYTES", 0)

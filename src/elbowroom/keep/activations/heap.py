@@ -9,6 +9,9 @@ what later ones leave: the rest is holes, which may become so large and no large
 Where much is saved, holes come into being within a pass as well: layers at work take turns in
 sizes, and a heap that is trimmed between passes only has grown to twice of what is in it by the end
 of one. There what the process takes is compared with what it has asked for, at every large tensor.
+How large holes may become follows from what is given back, which comes again page by page: no more
+than plain training would save. Plain training of tensors that glibc lays apart gets all of them
+page by page as well; there holes stay small.
 """
 
 from collections.abc import Callable
@@ -22,10 +25,12 @@ ALWAYS_BYTES = 512 << 20
 # process could take more than one that compresses nothing.
 _OF_PASS, _OF_SAVED = 1 / 2, 1 / 4
 
-# Tensors from this size on are worth a look at the holes, which may become so large within a pass:
-# a share of what plain training would save, and no less than what the codec itself leaves.
+# Tensors from this size on are worth a look at the holes, which within a large pass may become a
+# share between these of what plain training would save. So much of the latter may be given back.
 LOOK_BYTES = 4 << 20
-_OF_LARGE, _LEAST_BYTES = 1 / 24, 32 << 20
+_APART_BYTES = 32 << 20
+_LEAST, _MOST = 1 / 24, 1 / 4
+_GIVEN = 1.0
 
 # Passes before holes are counted, in which bounds are being learned.
 _LEARNED = 8
@@ -41,7 +46,8 @@ class Heap:
         allocated: Callable[[], int | None] = allocated_bytes,
     ) -> None:
         self._resident, self._trim, self._allocated = resident, trim, allocated
-        self._most = 0
+        self._part = 1 / 12
+        self._most = self._given = self._largest = 0
         self._rest: int | None = None
         self._passes = 0
         self._bare: int | None = None
@@ -57,7 +63,7 @@ class Heap:
             self._trim()
             allocated = self._allocated()
             self._rest = None if allocated is None else self._resident() - allocated
-            self._most = max(_LEAST_BYTES, int(_OF_LARGE * saved_bytes))
+            self._pace(saved_bytes)
         elif self._passes <= _LEARNED:
             self._trim()
         elif self._bare is None:
@@ -78,10 +84,23 @@ class Heap:
         """A tensor of this size has just been encoded or made again."""
         if self._rest is None or nbytes < LOOK_BYTES:
             return
+        self._largest = max(self._largest, nbytes)
         # What was allocated and never written to is not there: holes are no fewer than this.
         holes = self._resident() - (self._allocated() or 0) - self._rest
         if holes > self._most:
+            self._given += holes
             self._trim()
+
+    def _pace(self, saved_bytes: int) -> None:
+        """How large holes may become, by what the last pass has given back."""
+        given, self._given = self._given / saved_bytes, 0
+        if self._largest >= _APART_BYTES:
+            self._part = _LEAST
+        elif given > _GIVEN:
+            self._part = min(1.5 * self._part, _MOST)
+        elif given < _GIVEN / 2:
+            self._part = max(self._part / 1.5, _LEAST)
+        self._most, self._largest = int(self._part * saved_bytes), 0
 
     def _start(self) -> None:
         self._trim()

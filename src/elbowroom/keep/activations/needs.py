@@ -10,6 +10,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 
 class Need(Enum):
     """How much of a saved tensor its backward really reads."""
@@ -164,6 +166,21 @@ def leaf_of(node: Any) -> Any:
             return None
         node = node.next_functions[0][0]
     return None
+
+
+def receiver_of(node: Any) -> tuple[int, int]:
+    """Of a node that gradients are handed on to: its number, or the id of the leaf it leads to."""
+    if node is None:
+        return 0, 0
+    leaf = leaf_of(node)
+    return (0, id(leaf)) if leaf is not None else (node._sequence_nr(), 0)
+
+
+def next_number() -> int:
+    """Nodes made from now on have at least this number; older ones are none of ours."""
+    with torch.enable_grad():
+        node: Any = torch.zeros(1, requires_grad=True).view(1).grad_fn
+    return node._sequence_nr()
 
 
 # Numbers that say how a node computes, wanted where its gradients are read.

@@ -28,8 +28,9 @@ from elbowroom.keep.activations.needs import (
     details_of,
     is_accumulator,
     kind_of,
-    leaf_of,
     need_of,
+    next_number,
+    receiver_of,
     slots_of,
 )
 from elbowroom.keep.activations.payloads import (
@@ -83,7 +84,7 @@ class Pass:
         self.records: dict[int, Record] = {}
         self.pending: list[Entry] = []
         self.tally = tally
-        self._first = _next_number()
+        self._first = next_number()
         self.untouched = untouched
         self.listener = listener
         self._policy = policy
@@ -194,7 +195,7 @@ class Pass:
             if self.listener is not None or record.kind in RERUN:
                 record.details = details_of(node)
             if self.listener is not None:
-                record.following = tuple(_receiver(n) for n in following)
+                record.following = tuple(receiver_of(n) for n in following)
                 self.listener(node, record)
             queue.extend(n for n in following if n is not None)
 
@@ -394,17 +395,3 @@ def top_hooks() -> tuple[Any, Any] | None:
     """The hooks that saved tensors pass through now in this thread."""
     core: Any = torch._C
     return core._autograd._top_saved_tensors_default_hooks(True)
-
-
-def _next_number() -> int:
-    """Nodes made from now on have at least this number; older ones are none of ours."""
-    with torch.enable_grad():
-        node: Any = torch.zeros(1, requires_grad=True).view(1).grad_fn
-    return node._sequence_nr()
-
-
-def _receiver(node: Any) -> tuple[int, int]:
-    if node is None:
-        return 0, 0
-    leaf = leaf_of(node)
-    return (0, id(leaf)) if leaf is not None else (node._sequence_nr(), 0)

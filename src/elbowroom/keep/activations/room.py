@@ -311,8 +311,7 @@ class Activations:
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:
             return
-        parameters = working_parameters(self.model)
-        evidence = Evidence.of(observer, parameters, self._noise, self._tally)
+        evidence = Evidence.of(observer, working_parameters(self.model), self._noise, self._tally)
         self._noise.mark()
         for decision in decide(self._rule, evidence, self.tolerance, self._trust):
             site = decision.site
@@ -348,7 +347,7 @@ class Activations:
         names = {row.name for row in self._tally.rows if row.bound > 0}
         sites = [site for site in self._sites if site.name in names and site.bound is not None]
         predicted, of_part = sum(s.share for s in sites), sum(s.part_share for s in sites)
-        if not (variance > 0 and predicted > 0 and of_part > 0 and 0 < error < math.inf):
+        if not (min(variance, predicted, of_part) > 0 and 0 < error < math.inf):
             return
         # Normalised over a part of the batch, errors are other ones: this is what it tells of all.
         measured = error / (variance * part) * (predicted / of_part if part < 1 else 1.0)

@@ -35,7 +35,7 @@ class Rule(Enum):
 COMET_SHARE = 0.01
 
 # The whole tolerance would have to save this share of what plain autograd holds. Short of that less
-# is spent: the first tenth of a tolerance saves as much as the rest.
+# is spent: the first tenth of a tolerance saves far more than the rest.
 WORTH = 0.2
 
 # What the smaller codec alone would save beyond enough, so that the faster one can be taken too.
