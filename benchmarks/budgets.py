@@ -20,6 +20,7 @@ import elbowroom as er
 from elbowroom.bench.memory import status_bytes
 
 SHARES = (0.75, 0.5, 0.33)
+FACTORS = (2, 3, 4, 6, 8, 12, 16, 24)
 PLAIN = "plain"
 
 
@@ -100,7 +101,7 @@ def show_largest(options: argparse.Namespace, network: str, batch: int) -> None:
     plain = ask(options, network, PLAIN, batch)
     budget = plain["peak_bytes"]
     largest, found = 0, plain
-    for factor in (2, 3, 4, 6, 8, 12, 16, 24):
+    for factor in options.factors:
         now = ask(options, network, str(budget), factor * batch)
         if now["refused"] or now["peak_bytes"] > budget:
             break
@@ -125,6 +126,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--shares", type=float, nargs="+", default=SHARES)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--factors", type=int, nargs="+", default=FACTORS, help="of the batch")
     parser.add_argument("--largest", action="store_true", help="batches in place of budgets")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)

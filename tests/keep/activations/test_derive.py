@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import elbowroom as er
-from tests.keep.activations.checking import gradients, nothing_is_left, same_bits
+from tests.keep.activations.checking import error_of, gradients, nothing_is_left, same_bits
 
 
 def make_network(activation: Callable[[], nn.Module], **options: Any) -> Any:
@@ -143,3 +143,73 @@ def test_evaluation_channels_last_and_autocast() -> None:
         room = er.Activations(model, tolerance=0)
         assert same_bits(plain, gradients(model, step, room))
         nothing_is_left(room)
+
+
+CHANGES: dict[str, Callable[[Tensor], Any]] = {
+    "clamped": lambda y: y.clamp_(-1, 1),
+    "detached": lambda y: y.detach().mul_(2),
+    "data": lambda y: y.data.mul_(2),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "make"),
+    [
+        *[(change, nn.Identity) for change in CHANGES],
+        *[(change, nn.GELU) for change in ("clamped", "detached")],
+        ("data", nn.ReLU),
+    ],
+)
+def test_values_that_were_changed_behind_autograds_back_are_kept(
+    change: str, make: Callable[[], nn.Module]
+) -> None:
+    def altered(model: Any) -> tuple[Tensor, ...]:
+        y = make()(model[1](model[0](torch.randn(8, 3, 24, 24))))
+        with torch.no_grad():
+            CHANGES[change](y)
+        return (model[3](y).square().mean(),)
+
+    model = make_network(nn.ReLU)
+    plain = gradients(model, altered)
+    assert same_bits(plain, gradients(model, altered, er.Activations(model, tolerance=0)))
+
+
+def test_weights_that_change_between_forward_and_a_part_of_backward() -> None:
+    results: list[list[Tensor | None]] = []
+    for is_plain in (True, False):
+        model = make_network(nn.ReLU)
+        torch.manual_seed(1)
+        with nullcontext() if is_plain else er.Activations(model, tolerance=0):
+            (loss,) = forward(model)
+        with torch.no_grad():
+            model[4].weight.mul_(2)
+        results.append(list(torch.autograd.grad(loss, [model[6].weight])))
+    assert same_bits(*results)
+
+
+class Square(torch.autograd.Function):
+    """Saves its input, and its node names none of what it saves."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return 2 * ctx.saved_tensors[0] * gradients[0]
+
+
+@pytest.mark.parametrize("first", [nn.ReLU(), nn.ReLU6(), nn.MaxPool2d(2)], ids=str)
+def test_custom_functions_get_the_values_that_others_need_a_bit_of(first: nn.Module) -> None:
+    model = make_network(nn.ReLU)
+
+    def custom(model: Any) -> tuple[Tensor, ...]:
+        x = model[0](torch.randn(8, 3, 24, 24))
+        y = first(x)
+        return (model[3](Square.apply(y)).square().mean() + Square.apply(x).mean(),)
+
+    plain = gradients(model, custom)
+    assert same_bits(plain, gradients(model, custom, er.Activations(model, tolerance=0)))
+    room = er.Activations(model)
+    assert error_of(plain, gradients(model, custom, room)) < 0.05

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from elbowroom.keep.activations.untouched import is_plain
+
 _aten = torch.ops.aten
 
 # Large enough to keep threads busy, small enough for what is copied of each.
@@ -40,7 +42,10 @@ def is_convolution(function: Any) -> bool:
 
 
 def _forward(x: Tensor, weight: Tensor, *how: Any) -> Tensor | None:
-    if not x.is_cpu or x.dim() != weight.dim() or weight.nbytes > PIECE_BYTES:
+    given = [x, weight] if how[0] is None else [x, weight, how[0]]
+    if not all(is_plain(t) and t.is_cpu and t.layout == torch.strided for t in given):
+        return None
+    if x.dim() != weight.dim() or min(how[1]) < 1 or weight.nbytes > PIECE_BYTES:
         return None
     count = count_pieces(x, max(x.nbytes, _result_bytes(x, weight, *how)))
     if count < 2:
@@ -68,11 +73,17 @@ def backward(place: Tensor, args: Any, kwargs: Any) -> Any:
         if mask[0]:
             one.copy_(mine)
         del mine
+        # Many parts in half precision would not add up.
         sums = [
-            part if total is None else total.add_(part)
+            None if part is None else _wide(part) if total is None else total.add_(part)
             for total, part in zip(sums, more, strict=True)
         ]
-    return place if mask[0] else None, *sums
+    found = (None if total is None else total.to(weight.dtype) for total in sums)
+    return place if mask[0] else None, *found
+
+
+def _wide(part: Tensor) -> Tensor:
+    return part.float() if part.dtype in (torch.float16, torch.bfloat16) else part
 
 
 def count_pieces(tensor: Tensor, nbytes: int) -> int:

@@ -59,6 +59,10 @@ class Use:
     path: tuple[str, ...] = ()
 
 
+UNKNOWN = Use(0, "Unknown", "values")
+"""Somebody reads the values, and nobody knows what for."""
+
+
 class Entry:
     """What autograd holds in place of a saved tensor."""
 
@@ -136,6 +140,23 @@ class Entry:
     def needs(self) -> set[Need]:
         """Everything that is read of it."""
         return {need_of(use.kind, use.slot) for use in self.uses} or {Need.VALUES}
+
+    def note_unknown(self, count: int) -> None:
+        """It was saved, and of its uses there are as many as before.
+
+        So it was by a node that does not say so, as those of custom functions.
+        """
+        if len(self.uses) == count:
+            self.uses.append(UNKNOWN)
+
+    @property
+    def is_as_made(self) -> bool:
+        """Whether nobody has changed the values since the operation that made them.
+
+        A ReLU in place is such a change, and saves what it has made.
+        """
+        made = 1 if any((u.kind, u.slot) == ("Relu", "result") for u in self.uses) else 0
+        return self.version <= made
 
     @property
     def has_values(self) -> bool:

@@ -55,7 +55,8 @@ class Heap:
 
     def before_pass(self, saved_bytes: int) -> None:
         """The last pass would have saved so much plainly."""
-        self._rest = None
+        if saved_bytes < ALWAYS_BYTES:
+            self._rest = None
         if saved_bytes <= TRIM_FROM_BYTES:
             return
         self._passes += 1
@@ -82,11 +83,12 @@ class Heap:
 
     def within_pass(self, nbytes: int) -> None:
         """A tensor of this size has just been encoded or made again."""
-        if self._rest is None or nbytes < LOOK_BYTES:
+        rest = self._rest  # another thread may be about to change it
+        if rest is None or nbytes < LOOK_BYTES:
             return
         self._largest = max(self._largest, nbytes)
         # What was allocated and never written to is not there: holes are no fewer than this.
-        holes = self._resident() - (self._allocated() or 0) - self._rest
+        holes = self._resident() - (self._allocated() or 0) - rest
         if holes > self._most:
             self._given += holes
             self._trim()

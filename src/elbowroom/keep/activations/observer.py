@@ -56,6 +56,8 @@ class Observer:
         self.counts: dict[Site, int] = {}
         self.largest: dict[Site, float] = {}
         self._channels: dict[int, Channels] = {}
+        self.totals: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Of the pass: bytes saved plainly, and those held without a bound."""
 
     def listen(self, node: Any, record: Record) -> None:
         """Have the node tell its gradients when backward comes by."""

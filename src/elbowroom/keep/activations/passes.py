@@ -150,7 +150,10 @@ class Pass:
     def settle(self, outputs: Iterable[Any], eps: float | None = None) -> None:
         """The operation has returned: find out who saved what, and act on it."""
         pending, self.pending = self.pending, []
+        known = [(entry, len(entry.uses)) for entry in pending]
         self._note_nodes(outputs, eps)
+        for entry, count in known:
+            entry.note_unknown(count)
         self._settled += 1
         for entry in pending:
             if entry.raw is None:
@@ -269,7 +272,8 @@ class Pass:
         if again is not None:
             return again
         exact = self._policy.is_exact
-        derived = derive(tensor, entry.producer, self.records, exact=exact)
+        producer = entry.producer if entry.is_as_made else None
+        derived = derive(tensor, producer, self.records, exact=exact)
         if derived is not None:
             derived.link(entry.uses)
             return derived

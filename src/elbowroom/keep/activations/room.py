@@ -260,12 +260,15 @@ class Activations:
         self._policy.step, self._policy.is_sampling = self._step, observer is not None
         budget = self._budget
         timeline = None if budget is None or self._measuring else budget.timeline
+        tally = Tally(is_trial=self._measuring, timeline=timeline)
+        if observer is not None:
+            observer.totals = tally.so_far
         now = Pass(
             self._sites,
             self._policy,
             Untouched(self.model),
             None if observer is None else observer.listen,
-            Tally(is_trial=self._measuring, timeline=timeline),
+            tally,
             small_bytes,
             budget,
             self._heap,
@@ -311,7 +314,7 @@ class Activations:
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:
             return
-        evidence = Evidence.of(observer, working_parameters(self.model), self._noise, self._tally)
+        evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
         self._noise.mark()
         for decision in decide(self._rule, evidence, self.tolerance, self._trust):
             site = decision.site

@@ -14,7 +14,6 @@ from elbowroom.keep.activations.observer import Observer, Variances
 from elbowroom.keep.activations.policy import ENOUGH, spread
 from elbowroom.keep.activations.sensitivity import Effect
 from elbowroom.keep.activations.sites import Site
-from elbowroom.keep.activations.tally import Tally
 
 
 class Rule(Enum):
@@ -82,18 +81,11 @@ class Evidence:
         observer: Observer,
         parameters: Iterable[nn.Parameter],
         noise: Noise,
-        tally: Tally,
     ) -> "Evidence":
         """Gathered when backward has ended."""
         known = {id(p): p for p in parameters}
-        return cls(
-            observer,
-            Variances(observer.journeys, known.values(), noise),
-            noise,
-            known,
-            tally.saved_bytes,
-            sum(row.kept_bytes for row in tally.rows if row.bound == 0),
-        )
+        variances = Variances(observer.journeys, known.values(), noise)
+        return cls(observer, variances, noise, known, *observer.totals())
 
 
 def decide(rule: Rule, evidence: Evidence, tolerance: float, trust: float) -> list[Decision]:
@@ -118,7 +110,8 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
     for site, effect in evidence.observer.effects.items():
         cost = evidence.variances.costs(effect)
         scale = spread(site.sample)
-        if site.sample is None or not scale > 0 or not math.isfinite(cost.overall + cost.mean):
+        finite = math.isfinite(cost.overall + cost.mean + scale)
+        if site.sample is None or not scale > 0 or not finite:
             # Gradients that overflowed say nothing: the bound stays as it was.
             continue
         # Uniform errors have variance b^2 / 3, at values that are not zero.

@@ -51,6 +51,17 @@ class Tally:
         """Bytes saved for each that is held."""
         return self.saved_bytes / max(1, self.kept_bytes)
 
+    def so_far(self) -> tuple[int, int]:
+        """Bytes saved plainly, and those held without a bound, also before the forward is over."""
+        saved_bytes = self.saved_bytes
+        other_bytes = sum(note.kept_bytes for note in self._noted if note.bound == 0)
+        for reference in self._entries:
+            entry = reference()
+            if entry is not None and entry.payload is not None and entry.on_release is not None:
+                saved_bytes += entry.nbytes_plain
+                other_bytes += 0 if entry.bound > 0 else entry.payload.nbytes
+        return saved_bytes, other_bytes
+
     def add(self, entry: "Entry") -> None:
         """A tensor is saved for the first time."""
         self._entries.append(weakref.ref(entry))
