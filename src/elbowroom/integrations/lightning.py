@@ -18,7 +18,8 @@ from elbowroom.errors import BackendUnavailable
 from elbowroom.integrations.trackers import totals
 from elbowroom.keep import Activations
 from elbowroom.keep.activations import Ledger
-from elbowroom.keep.activations.passes import Pass, top_hooks
+from elbowroom.keep.activations.hooks import top_hooks
+from elbowroom.keep.activations.passes import Pass
 
 
 def _find_callback() -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.modules import module as modules
 
 import elbowroom as er
-from elbowroom.keep.activations.passes import top_hooks
+from elbowroom.keep.activations.hooks import top_hooks
 
 Forward = Callable[[Any], tuple[Tensor, ...]]
 """From the model to its loss, and to leaves other than parameters whose gradients count."""

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import elbowroom as er
 from elbowroom.keep.activations.anywhere import Anywhere, Terms
 from elbowroom.keep.activations.compiled import surround
-from elbowroom.keep.activations.passes import top_hooks
+from elbowroom.keep.activations.hooks import top_hooks
 from tests.keep.activations.checking import error_of, gradients, nothing_is_left
 from tests.keep.activations.models import loss_of, make, smooth
 

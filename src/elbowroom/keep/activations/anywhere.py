@@ -27,9 +27,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from elbowroom.keep.activations.budget import Budget
+from elbowroom.keep.activations.hooks import top_hooks
 from elbowroom.keep.activations.ledger import Ledger, say_bytes
 from elbowroom.keep.activations.observer import is_due
-from elbowroom.keep.activations.passes import Pass, top_hooks
+from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.policy import BOLD
 from elbowroom.keep.activations.room import Activations
 from elbowroom.keep.activations.tally import Tally

@@ -47,7 +47,7 @@ class Heap:
     ) -> None:
         self._resident, self._trim, self._allocated = resident, trim, allocated
         self._part = 1 / 12
-        self._most = self._given = self._largest = 0
+        self._most = self._least = self._given = self._largest = self._saved = 0
         self._rest: int | None = None
         self._passes = 0
         self._bare: int | None = None
@@ -55,16 +55,14 @@ class Heap:
 
     def before_pass(self, saved_bytes: int) -> None:
         """The last pass would have saved so much plainly."""
+        self._saved = self._largest = 0
         if saved_bytes < ALWAYS_BYTES:
             self._rest = None
         if saved_bytes <= TRIM_FROM_BYTES:
             return
         self._passes += 1
         if saved_bytes >= ALWAYS_BYTES:
-            self._trim()
-            allocated = self._allocated()
-            self._rest = None if allocated is None else self._resident() - allocated
-            self._pace(saved_bytes)
+            self._open(saved_bytes)
         elif self._passes <= _LEARNED:
             self._trim()
         elif self._bare is None:
@@ -78,8 +76,16 @@ class Heap:
 
     @property
     def is_large(self) -> bool:
-        """Whether the last pass had so much to save that the peak counts for more than time."""
+        """Whether there is so much to save that the peak counts for more than time."""
         return self._rest is not None
+
+    def save(self, nbytes: int) -> None:
+        """One more tensor of this pass has been encoded: a first pass may turn out to be large."""
+        self._saved += nbytes
+        if self._rest is None and self._saved >= ALWAYS_BYTES:
+            self._open(self._saved)
+            self._saved = 0  # asked once in so many bytes, where nobody tells
+        self.within_pass(nbytes)
 
     def within_pass(self, nbytes: int) -> None:
         """A tensor of this size has just been encoded or made again."""
@@ -89,20 +95,25 @@ class Heap:
         self._largest = max(self._largest, nbytes)
         # What was allocated and never written to is not there: holes are no fewer than this.
         holes = self._resident() - (self._allocated() or 0) - rest
-        if holes > self._most:
+        if holes > (self._most if self._largest < _APART_BYTES else self._least):
             self._given += holes
             self._trim()
+
+    def _open(self, saved_bytes: int) -> None:
+        """A heap without holes tells what the process takes beside of it."""
+        self._trim()
+        allocated = self._allocated()
+        self._rest = None if allocated is None else self._resident() - allocated
+        self._pace(saved_bytes)
 
     def _pace(self, saved_bytes: int) -> None:
         """How large holes may become, by what the last pass has given back."""
         given, self._given = self._given / saved_bytes, 0
-        if self._largest >= _APART_BYTES:
-            self._part = _LEAST
-        elif given > _GIVEN:
+        if given > _GIVEN:
             self._part = min(1.5 * self._part, _MOST)
         elif given < _GIVEN / 2:
             self._part = max(self._part / 1.5, _LEAST)
-        self._most, self._largest = int(self._part * saved_bytes), 0
+        self._most, self._least = int(self._part * saved_bytes), int(_LEAST * saved_bytes)
 
     def _start(self) -> None:
         self._trim()

@@ -2,13 +2,14 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry, Record
@@ -27,6 +28,9 @@ from elbowroom.keep.activations.sites import Site
 from elbowroom.keep.activations.transfer import channels_of, transfer_of
 
 _log = logging.getLogger("elbowroom")
+
+# Nodes whose saved values tell how noise travels, and that may write over them.
+_BEFORE = frozenset({"Convolution"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,35 +60,58 @@ class Observer:
         self.counts: dict[Site, int] = {}
         self.largest: dict[Site, float] = {}
         self._channels: dict[int, Channels] = {}
+        self._held: dict[int, list[Tensor]] = {}
         self.totals: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """Of the pass: bytes saved plainly, and those held without a bound."""
 
     def listen(self, node: Any, record: Record) -> None:
         """Have the node tell its gradients when backward comes by."""
         self.records[record.number] = record
+        if any(need_of(record.kind, slot) is Need.VALUES for slot in record.slots):
+            node.register_prehook(partial(self._come_to, record))
         node.register_hook(partial(self._pass_by, record))
+
+    def _come_to(self, record: Record, outputs: Any) -> None:
+        """Before the node runs: what it has saved may be written over by what it hands on."""
+        with self._estimate(record):
+            passage = Passage(record, outputs, ())
+            if all(g is None for g in outputs):
+                return
+            # Decoded once, for the node and for us.
+            self._held[record.number] = _decoded(record)
+            if record.kind in _BEFORE:
+                channels = self._channels.pop(record.number, None)
+                self.journeys[record.number] = transfer_of(replace(passage, channels=channels))
+            channels = channels_of(passage)
+            if channels is not None:
+                self._channels[record.following[0][0]] = channels
 
     def _pass_by(self, record: Record, inputs: Any, outputs: Any) -> None:
         if not self._queued:
             self._queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        with self._estimate(record):
+            self._read(record, inputs, outputs)
+        self._held.pop(record.number, None)
+
+    @contextmanager
+    def _estimate(self, record: Record) -> Iterator[None]:
+        """An estimate must not cost the user's backward: bounds stay as they are."""
         try:
             with torch.no_grad():
-                self._read(record, inputs, outputs)
+                yield
         except Exception as error:
-            # An estimate must not cost the user's backward: bounds stay as they are.
             if not self._failed:
                 _log.warning(f"bounds are not refreshed, {record.kind} was not understood: {error}")
             self._failed = True
 
     def _read(self, record: Record, inputs: Any, outputs: Any) -> None:
-        passage = Passage(record, outputs, inputs, self._channels.pop(record.number, None))
         if all(g is None for g in outputs):
             return
-        self.journeys[record.number] = transfer_of(passage)
-        channels = channels_of(passage)
-        if channels is not None:
-            self._channels[record.following[0][0]] = channels
+        channels = self._channels.pop(record.number, None)
+        passage = Passage(record, outputs, inputs, channels)
+        if record.kind not in _BEFORE or record.number not in self.journeys:
+            self.journeys[record.number] = transfer_of(passage)
         for slot in record.slots:
             entry = record.entry(slot)
             if entry is not None and need_of(record.kind, slot) is Need.VALUES:
@@ -113,8 +140,22 @@ class Observer:
     def _end(self) -> None:
         self._queued = False
         self._channels.clear()
+        self._held.clear()
         if not self._failed:
             self._finished(self)
+
+
+def _decoded(record: Record) -> list[Tensor]:
+    """What the node will want, alive until it has had it."""
+    found: list[Tensor] = []
+    for slot in record.slots:
+        entry = record.entry(slot)
+        if entry is None or not entry.has_values or need_of(record.kind, slot) is not Need.VALUES:
+            continue
+        if isinstance(entry.payload, Derived):
+            found.append(entry.payload.derivation.source.values())
+        found.append(entry.values())
+    return found
 
 
 class Variances:

@@ -22,6 +22,7 @@ from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.derive import Derived, derive
 from elbowroom.keep.activations.entries import Entry, Identity, Record, Use, identity_of
 from elbowroom.keep.activations.heap import Heap
+from elbowroom.keep.activations.hooks import top_hooks
 from elbowroom.keep.activations.masks import Bits, pack_sign, pack_two_valued
 from elbowroom.keep.activations.needs import (
     Need,
@@ -90,10 +91,6 @@ class Pass:
         self._policy = policy
         self._budget = budget
         self._heap = heap
-        is_large = heap is not None and heap.is_large
-        self.goes_in_pieces = (is_large or budget is not None) and not policy.is_exact
-        """Whether layers work on parts of their tensors, for a lower peak."""
-
         self._small_bytes = small_bytes
         self._late: deque[tuple[int, Entry]] = deque()
         self._settled = 0
@@ -101,6 +98,12 @@ class Pass:
         self._regions: dict[tuple[int, int], weakref.ref[Entry]] = {}
         self._local = threading.local()
         self._warm: list[tuple[Entry, Tensor]] = []
+
+    @property
+    def goes_in_pieces(self) -> bool:
+        """Whether layers work on parts of their tensors, for a lower peak."""
+        is_large = self._budget is not None or (self._heap is not None and self._heap.is_large)
+        return is_large and not self._policy.is_exact
 
     def is_on_top(self) -> bool:
         """Whether saved tensors come here, and not to hooks inside ours, such as a checkpoint's."""
@@ -252,7 +255,7 @@ class Pass:
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
         if self._heap is not None:
-            self._heap.within_pass(entry.nbytes_plain)
+            self._heap.save(entry.nbytes_plain)
 
     def _offload(self, entry: Entry, tensor: Tensor) -> Payload | None:
         found = entry.payload
@@ -393,9 +396,3 @@ class Pass:
         self._warm = [held for held in self._warm if held[0] is not entry][-1:]
         if entry.reads < len(entry.uses):
             self._warm.append((entry, tensor))
-
-
-def top_hooks() -> tuple[Any, Any] | None:
-    """The hooks that saved tensors pass through now in this thread."""
-    core: Any = torch._C
-    return core._autograd._top_saved_tensors_default_hooks(True)

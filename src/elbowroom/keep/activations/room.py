@@ -20,12 +20,13 @@ from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
 from elbowroom.keep.activations.compiled import Regions, attend
 from elbowroom.keep.activations.heap import Heap
+from elbowroom.keep.activations.hooks import is_recomputed
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.moments import Moments
 from elbowroom.keep.activations.noise import Noise
 from elbowroom.keep.activations.observer import Observer, is_due
-from elbowroom.keep.activations.passes import SMALL_BYTES, Pass, top_hooks
+from elbowroom.keep.activations.passes import SMALL_BYTES, Pass
 from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
@@ -147,7 +148,7 @@ class Activations:
     @opaque
     def __enter__(self) -> "Activations":
         frames = self._frames()
-        frames.append(ExitStack() if frames or _is_recomputed() else self._open())
+        frames.append(ExitStack() if frames or is_recomputed() else self._open())
         return self
 
     @opaque
@@ -181,7 +182,7 @@ class Activations:
     @opaque
     def _enter_forward(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         frames = self._frames()
-        if self._measuring or frames or _is_recomputed():
+        if self._measuring or frames or is_recomputed():
             frames.append(ExitStack())
             return None
         self.__enter__()
@@ -395,9 +396,3 @@ def _abandon(frames: list[ExitStack], frame: ExitStack, thread: int) -> None:
     if frame in frames and thread == get_ident():
         while frames:
             frames.pop().close()
-
-
-def _is_recomputed() -> bool:
-    """Inside a checkpointed region: its own hooks drop everything, ours would keep it."""
-    hooks = top_hooks()
-    return hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint"
