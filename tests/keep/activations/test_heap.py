@@ -85,6 +85,23 @@ def test_holes_are_given_back_within_a_large_pass() -> None:
     assert len(machine.trims) == 1
 
 
+def test_a_first_pass_may_turn_out_to_be_large() -> None:
+    machine = Machine(once=0, more=0)
+    machine.heap.before_pass(0)
+    for _ in range(7):
+        machine.heap.save(64 * MB)
+    assert not machine.heap.is_large
+    assert not machine.trims
+    machine.heap.save(64 * MB)
+    assert machine.heap.is_large
+    assert len(machine.trims) == 1
+    machine.resident += ALWAYS_BYTES // 16
+    machine.heap.save(64 * MB)
+    assert len(machine.trims) == 2
+    machine.heap.before_pass(MB)
+    assert not machine.heap.is_large
+
+
 @pytest.mark.parametrize(("nbytes", "most"), [(8 * MB, 1 / 4), (64 * MB, 1 / 24)])
 def test_holes_may_be_larger_where_much_is_given_back(nbytes: int, most: float) -> None:
     """Unless tensors are so large that plain training gets them page by page as well."""

@@ -48,7 +48,7 @@ from elbowroom.keep.activations.scratch import Scratch, suits
 from elbowroom.keep.activations.sites import Calls, Form, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.untouched import Untouched, is_plain
-from elbowroom.keep.activations.windows import pack_windows, windows_of
+from elbowroom.keep.activations.windows import Windowed, pack_windows, windows_of
 
 SMALL_BYTES = 16384
 
@@ -356,6 +356,8 @@ class Pass:
         if isinstance(payload, Derived):
             source = payload.derivation.source
             self._keep_warm(source, source.values())
+        if isinstance(payload, Windowed) and self.goes_in_pieces and not torch.is_grad_enabled():
+            return payload.defer()
         tensor = entry.values()
         if isinstance(payload, Coded | Offloaded) or self._is_worth_holding(payload):
             self._keep_warm(entry, tensor)

@@ -1,5 +1,10 @@
-"""Indices of a pooling layer: each points into a window, so a few bits are enough."""
+"""Indices of a pooling layer: each points into a window, so a few bits are enough.
 
+Whole indices take twice the memory of the values that they lead to. Where memory is short backward
+gets a tensor without any, and the pooling asks for the indices of some samples at a time.
+"""
+
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +12,12 @@ import torch
 from torch import Tensor
 
 from elbowroom.codec.places import Windows
+
+_aten = torch.ops.aten
+
+# Fewer indices are not worth a call from the dispatcher into Python.
+LEAST_BYTES = 4 << 20
+PIECE_BYTES = 8 << 20
 
 
 def windows_of(node: Any, width: int) -> Windows:
@@ -38,6 +49,64 @@ class Windowed:
         if index.stride() == self.stride:
             return index
         return torch.empty_strided(self.shape, self.stride, dtype=torch.int64).copy_(index)
+
+    def defer(self) -> Tensor:
+        """To be made when an operation wants it; itself where that saves nothing."""
+        if len(self.shape) < 4 or self.shape[0] < 2 or 8 * math.prod(self.shape) < LEAST_BYTES:
+            return self.restore()
+        return Deferred.of(self)
+
+    def part(self, first: int, end: int) -> Tensor:
+        """The indices of some samples, row-major."""
+        each = self.places.numel() // self.shape[0]
+        places = self.places[first * each : end * each]
+        return self.windows.expand(places, (end - first, *self.shape[1:]))
+
+
+class Deferred(Tensor):
+    """Stands for indices that are not there."""
+
+    payload: Windowed
+
+    @staticmethod
+    def of(payload: Windowed) -> "Deferred":
+        """In their shape, without their memory."""
+        empty = torch.zeros(1, dtype=torch.int64).expand(payload.shape)
+        found = torch.Tensor._make_subclass(Deferred, empty)
+        found.payload = payload
+        return found
+
+    # Torch's own way to say that functions need not ask; its stubs do not know it.
+    __torch_function__: Any = torch._C._disabled_torch_function_impl  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called by the dispatcher for any operation on it."""
+        if function is _aten.detach.default:
+            return Deferred.of(args[0].payload)
+        if function is _aten.max_pool2d_with_indices_backward.default and not kwargs:
+            return _backward(args[-1].payload, *args[:-1])
+        whole = [a.payload.restore() if isinstance(a, Deferred) else a for a in args]
+        named = {
+            k: v.payload.restore() if isinstance(v, Deferred) else v
+            for k, v in (kwargs or {}).items()
+        }
+        return function(*whole, **named)
+
+
+def _backward(payload: Windowed, gradient: Tensor, x: Tensor, *how: Any) -> Tensor:
+    """Of a pooling, some samples at a time."""
+    out = torch.empty_like(x)
+    step = max(1, PIECE_BYTES * x.shape[0] // max(x.nbytes, 1))
+    for first in range(0, x.shape[0], step):
+        some = slice(first, first + step)
+        index = payload.part(first, min(first + step, x.shape[0]))
+        out[some] = _aten.max_pool2d_with_indices_backward.default(
+            gradient[some], x[some], *how, index
+        )
+    return out
 
 
 def pack_windows(index: Tensor, windows: Windows) -> Windowed | None:
