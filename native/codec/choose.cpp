@@ -187,15 +187,21 @@ std::uint64_t price(const SparseCost& cost, const Sparsity& sparsity, std::size_
     return bits + bits / (4 * n) * sparsity.decisions;
 }
 
+// Who is content with so many bytes a chunk has threads in mind, or memory, and not size alone.
+constexpr std::size_t shared_worth = std::size_t{64} << 10;
+
 // Items of a chunk, in units, so that threads have equal parts of a middling array, and need less
 // memory to work in: 0 where a part would be too small for what each chunk says of itself.
 // `payload` is what all of it will take.
 std::uint16_t chunk_units(const Stream& stream, std::size_t items, std::uint64_t payload,
                           std::size_t worth) {
     const Geometry& g = stream.geometry;
-    for (std::size_t parts = 4; parts >= 2; parts /= 2) {
-        // Long arrays make more parts of about the same length.
-        const std::size_t times = items / (2 * kDenseChunk) + 1;
+    // Long arrays make more parts of about the same length, the longest shorter ones: there the
+    // memory to work in counts for more than a percent of the bytes.
+    const std::size_t times = items / (2 * kDenseChunk) + 1;
+    const bool is_long = times > 2 && worth <= shared_worth;
+    if (is_long) worth /= 2;
+    for (std::size_t parts = is_long ? 8 : 4; parts >= 2; parts /= 2) {
         const std::size_t even = (items + parts * times - 1) / (parts * times);
         if (payload / (parts * times) < worth) continue;
         for (const std::size_t unit : {g.columns * g.rows, g.columns, std::size_t{1}}) {

@@ -25,7 +25,7 @@ from elbowroom.keep.activations.sensitivity import (
     path_factor,
 )
 from elbowroom.keep.activations.sites import Site
-from elbowroom.keep.activations.transfer import channels_of, transfer_of
+from elbowroom.keep.activations.transfer import channels_of, reads_values, transfer_of
 
 _log = logging.getLogger("elbowroom")
 
@@ -77,8 +77,9 @@ class Observer:
             passage = Passage(record, outputs, ())
             if all(g is None for g in outputs):
                 return
-            # Decoded once, for the node and for us.
-            self._held[record.number] = _decoded(record)
+            if reads_values(record.kind):
+                # Decoded once, for the node and for us.
+                self._held[record.number] = _decoded(record)
             if record.kind in _BEFORE:
                 channels = self._channels.pop(record.number, None)
                 self.journeys[record.number] = transfer_of(replace(passage, channels=channels))

@@ -48,6 +48,11 @@ def transfer_of(passage: Passage) -> Journey:
     return found
 
 
+def reads_values(kind: str) -> bool:
+    """Whether what such a node has saved tells something about noise."""
+    return kind in _RULES
+
+
 def _generic(p: Passage) -> list[float]:
     """As much as of the gradient; a leaf gets it all, as it does through a sum or a selection."""
     following = p.record.following
