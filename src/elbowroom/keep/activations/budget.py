@@ -19,7 +19,7 @@ from elbowroom.keep.activations.gauge import (
     Watch,
     device_of,
     return_freed_memory,
-    use_small_pages,
+    use_fewer_large_pages,
     watch_of,
 )
 from elbowroom.keep.activations.ledger import say_bytes
@@ -73,7 +73,7 @@ class Budget:
         self.peak_bytes = 0
         load_solver()
         if device.type != "cuda":
-            use_small_pages()
+            use_fewer_large_pages()
             return_freed_memory(at_once=True)
         if self._gauge.now() > limit_bytes:
             raise BudgetUnreachable(

@@ -22,6 +22,7 @@ _SAMPLE_S = 0.0005
 
 # Of prctl(2).
 _PR_SET_THP_DISABLE = 41
+_LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 class Gauge(Protocol):
@@ -164,15 +165,21 @@ def watch_of(device: torch.device) -> Watch:
     return Sampled() if isinstance(found, Process) else found
 
 
-def use_small_pages() -> None:
-    """Have the kernel give this process small pages only.
+def use_fewer_large_pages(setting: Path = _LARGE_PAGES) -> bool:
+    """Have the kernel give this process no large pages where it would for anything.
 
-    With large ones a tensor takes up to two megabytes more than it needs, and under a budget every
-    page counts.
+    A thread's stack or a heap of which little is used takes two megabytes more with them, and under
+    a budget every page counts. Where they have to be asked for only tensors have them, in memory of
+    their own, of which all is used. True if the kernel was told so.
     """
+    try:
+        is_for_all = "[always]" in setting.read_text(encoding="ascii")
+    except OSError:
+        return False
     library = ctypes.CDLL(None)
-    if hasattr(library, "prctl"):
-        library.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    if not is_for_all or not hasattr(library, "prctl"):
+        return False
+    return library.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0
 
 
 def return_freed_memory(*, at_once: bool) -> None:
