@@ -10,8 +10,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,13 +58,12 @@ _PATIENCE = 2
 
 _PARTIAL = frozenset({"sign", "bands", "free", "window"})
 
+# Their tensors are nobody else's.
+_MADE_AGAIN = (Bits, Coded, Derived, Offloaded)
 
-class Listener(Protocol):
-    """Told of every node while it is fresh."""
 
-    def __call__(self, node: Any, record: Record) -> None:
-        """The record knows its slots already."""
-        ...
+Listener = Callable[[Any, Record], None]
+"""Told of every node while it is fresh; the record knows its slots already."""
 
 
 class Pass:
@@ -365,13 +364,13 @@ class Pass:
             # Zeros come back as zeros and nothing else does: that is the mask. The values
             # themselves may have crossed zero.
             return self._lend(tensor.abs(), kind)
-        if not isinstance(payload, Coded | Bits | Derived) or not self._suits(tensor, kind):
+        if not isinstance(payload, _MADE_AGAIN) or not self._suits(tensor, kind):
             return tensor
         if isinstance(payload, Derived) and not payload.has_made(tensor):
             return tensor
         if self._is_worth_holding(payload) and entry.reads < len(entry.uses):
             return tensor
-        if isinstance(payload, Coded) and entry.reads < len(entry.uses):
+        if isinstance(payload, Coded | Offloaded) and entry.reads < len(entry.uses):
             left = len(entry.uses) - entry.reads
             if left > sum(need_of(use.kind, use.slot) is Need.SIGN for use in entry.uses):
                 return tensor
