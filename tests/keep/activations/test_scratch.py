@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 import elbowroom as er
 from elbowroom.keep.activations import scratch
+from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.scratch import Scratch, suits
+from elbowroom.keep.activations.sites import Form
 from elbowroom.keep.loops.footprint import Footprint
 
 aten = torch.ops.aten
@@ -119,6 +121,28 @@ def test_a_network_has_its_gradients(how: Any, memory: str | None) -> None:
         assert (one - two).norm() < 0.2 * two.norm() + 1e-4
     room.close()
     exact.close()
+
+
+@pytest.mark.parametrize("how", [{}, {"twice": True}, {"create_graph": True}])
+def test_what_comes_back_from_disk_is_lent_too(how: Any, monkeypatch: Any) -> None:
+    lent: list[Tensor] = []
+    plain = Scratch.over
+    monkeypatch.setattr(Scratch, "over", staticmethod(lambda t: (lent.append(t), plain(t))[1]))
+    x = torch.randn(8, 3, 64, 64)
+    model = network()
+    expected = gradients(model, x, None, **how)
+    counts: list[int] = []
+    for form, method in ((Form.ENCODE, "encode"), (Form.OFFLOAD, "offload")):
+        monkeypatch.setattr(Budget, "form_of", lambda *_, form=form: form)
+        room = er.Activations(model, tolerance=0.1, memory="16 GB", meter=0)
+        lent.clear()
+        found = gradients(model, x, room, **how)
+        counts.append(len(lent))
+        assert method in {row.method for row in room.ledger.rows}
+        for one, two in zip(found, expected, strict=True):
+            assert (one - two).norm() < 0.2 * two.norm() + 1e-4
+    assert counts[0] == counts[1]
+    assert (counts[0] > 0) == ("create_graph" not in how)
 
 
 def test_backward_has_fewer_tensors_at_once(monkeypatch: Any) -> None:
