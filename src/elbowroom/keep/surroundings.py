@@ -57,10 +57,14 @@ def buffers_put_back(*modules: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def put_back(*modules: nn.Module) -> Iterator[None]:
-    """The same, and random numbers go on where they were."""
+    """The same, and random numbers go on where they were.
+
+    Graphs from before find the buffers unchanged: they are, to the last bit.
+    """
     random = random_state()
+    buffers = tuple(b for m in modules for b in m.buffers() if not b.is_inference())
     try:
-        with buffers_put_back(*modules):
+        with torch.autograd._unsafe_preserve_version_counter(buffers), buffers_put_back(*modules):
             yield
     finally:
         set_random_state(random)

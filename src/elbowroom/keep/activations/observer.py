@@ -53,7 +53,7 @@ class Observer:
     def __init__(self, finished: Callable[["Observer"], None]) -> None:
         self.records: dict[int, Record] = {}
         self._finished = finished
-        self._queued = False
+        self._task = -1
         self._failed = False
         self.journeys: dict[int, Journey] = {}
         self.effects: dict[Site, Effect] = {}
@@ -88,8 +88,10 @@ class Observer:
                 self._channels[record.following[0][0]] = channels
 
     def _pass_by(self, record: Record, inputs: Any, outputs: Any) -> None:
-        if not self._queued:
-            self._queued = True
+        task = torch._C._current_graph_task_id()
+        if task != self._task:
+            # Of a backward that is interrupted no end is told: each has its own.
+            self._task = task
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
         with self._estimate(record):
             self._read(record, inputs, outputs)
@@ -139,7 +141,6 @@ class Observer:
         self.largest[source.site] = min(limit, self.largest.get(source.site, math.inf))
 
     def _end(self) -> None:
-        self._queued = False
         self._channels.clear()
         self._held.clear()
         if not self._failed:

@@ -43,6 +43,7 @@ from elbowroom.keep.activations.payloads import (
     offload,
 )
 from elbowroom.keep.activations.policy import Policy, husk
+from elbowroom.keep.activations.readers import Readers
 from elbowroom.keep.activations.rerun import RERUN, rerun
 from elbowroom.keep.activations.scratch import Scratch, suits
 from elbowroom.keep.activations.sites import Calls, Form, Sites
@@ -85,17 +86,16 @@ class Pass:
         self.pending: list[Entry] = []
         self.tally = tally
         self._first = next_number()
-        self.untouched = untouched
-        self.listener = listener
-        self._policy = policy
-        self._budget = budget
-        self._heap = heap
+        self.untouched, self.listener = untouched, listener
+        self._policy, self._budget, self._heap = policy, budget, heap
         self._small_bytes = small_bytes
         self._late: deque[tuple[int, Entry]] = deque()
         self._settled = 0
         self._table: weakref.WeakValueDictionary[Identity, Entry] = weakref.WeakValueDictionary()
         self._regions: dict[tuple[int, int], weakref.ref[Entry]] = {}
         self._local = threading.local()
+        self._lock = threading.RLock()
+        self._readers, self._is_alone = Readers(), False
         self._warm: list[tuple[Entry, Tensor]] = []
 
     @property
@@ -338,7 +338,9 @@ class Pass:
         start = time.perf_counter()
         node: Any = torch._C._current_autograd_node()
         kind = "" if node is None else kind_of(node)
-        tensor = self._restore(entry, kind)
+        with self._lock:
+            self._is_alone = self._readers.is_alone(entry, node)
+            tensor = self._restore(entry, kind)
         self.tally.restore(entry, time.perf_counter() - start)
         if self._heap is not None:
             self._heap.within_pass(entry.nbytes_plain)
@@ -355,7 +357,7 @@ class Pass:
         if isinstance(payload, Derived):
             source = payload.derivation.source
             self._keep_warm(source, source.values())
-        if isinstance(payload, Windowed) and self.goes_in_pieces and not torch.is_grad_enabled():
+        if isinstance(payload, Windowed) and self._is_alone and self.goes_in_pieces:
             return payload.defer()
         tensor = entry.values()
         if isinstance(payload, Coded | Offloaded) or self._is_worth_holding(payload):
@@ -388,8 +390,7 @@ class Pass:
         return Scratch.over(tensor) if self._suits(tensor, kind) else tensor
 
     def _suits(self, tensor: Tensor, kind: str) -> bool:
-        # With a graph of the backward itself, what is read must stay.
-        return not torch.is_grad_enabled() and suits(kind, tensor, in_pieces=self.goes_in_pieces)
+        return self._is_alone and suits(kind, tensor, in_pieces=self.goes_in_pieces)
 
     def _keep_warm(self, entry: Entry, tensor: Tensor) -> None:
         """Hold on to what was decoded while its next reader is likely to be near."""

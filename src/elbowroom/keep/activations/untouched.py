@@ -48,7 +48,13 @@ def is_plain(tensor: Tensor) -> bool:
     if type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
         return False
     core: Any = torch._C
-    if core._functorch.is_functorch_wrapped_tensor(tensor):
+    if core._functorch.is_functorch_wrapped_tensor(tensor) or is_batched(tensor):
         return False
     odd = tensor.is_quantized or tensor.is_meta or tensor.is_nested
     return tensor.layout == torch.strided and not odd
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """One of many gradients that go through a graph at once (`is_grads_batched`)."""
+    core: Any = torch._C
+    return core._functorch.is_legacy_batchedtensor(tensor)
