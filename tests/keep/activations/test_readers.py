@@ -64,6 +64,40 @@ def test_a_node_that_reads_a_tensor_twice(made: str, product: str, memory: str |
     room.close()
 
 
+class Handing(torch.autograd.Function):
+    """Half of the squared norm, whose gradient is what was saved: not a copy of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.square().sum() / 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.1])
+def test_functions_may_hand_on_what_they_have_saved(tolerance: float) -> None:
+    torch.manual_seed(0)
+    layer, weights = nn.Conv2d(3, 16, 3, padding=1), nn.Parameter(torch.rand(8, 16, 64, 64))
+    model = nn.ModuleList([layer])
+    model.register_parameter("weights", weights)
+    x = torch.randn(SHAPE)
+
+    def gradients(room: er.Activations | None) -> tuple[Tensor, ...]:
+        with room or torch.enable_grad():
+            y = layer(x)
+            loss = 3 * (y * weights).sum() + Handing.apply(y)
+        return torch.autograd.grad(loss, [layer.weight, weights])
+
+    expected = gradients(None)
+    for one, two in zip(
+        gradients(er.Activations(model, tolerance=tolerance)), expected, strict=True
+    ):
+        assert (one - two).norm() <= 0.5 * tolerance * two.norm()
+
+
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from elbowroom.keep.activations.entries import Entry
+from elbowroom.keep.activations.entries import UNKNOWN, Entry
 
 
 class Readers:
@@ -18,10 +18,13 @@ class Readers:
         """Whether nobody but the node can be reading what is made for it now.
 
         Others are a second thread in the same graph, a second slot of the same node (`y * y`), the
-        graph of the backward itself, and further gradients that go through the graph at once.
+        graph of the backward itself, further gradients that go through the graph at once, and
+        functions of the user's own, which may have handed on what they have read.
         """
         self._threads.add(threading.get_ident())
         if node is None or len(self._threads) > 1 or torch.is_grad_enabled() or _are_many():
+            return False
+        if UNKNOWN in entry.uses:
             return False
         number = node._sequence_nr()
         return sum(use.number == number for use in entry.uses) < 2
