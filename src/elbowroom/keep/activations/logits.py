@@ -22,6 +22,7 @@ from torch.autograd import Function
 from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.payloads import Coded, Offloaded, Raw
 from elbowroom.keep.activations.pieces import Space, copy, cut, flat
+from elbowroom.keep.activations.readers import ALONE, count_holders
 
 _aten: Any = torch.ops.aten
 _core: Any = torch._C
@@ -205,26 +206,17 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 def claim(entry: Entry, logits: Tensor) -> bool:
     """Whether nobody will look at these values any more: then they may be written over."""
     payload = entry.payload
-    holders = _holders(logits)
+    holders = count_holders(logits)
     if isinstance(payload, Coded | Offloaded):
-        is_ours = holders == _ALONE
+        is_ours = holders == ALONE
     else:
         is_last = len(entry.uses) == 1 and not _core._autograd._get_current_graph_task_keep_graph()
-        is_ours = isinstance(payload, Raw) and payload.owned and is_last and holders == _ALONE + 1
+        is_ours = isinstance(payload, Raw) and payload.owned and is_last and holders == ALONE + 1
         if is_ours:
             entry.spend()
     if is_ours:
         entry.recent = None
     return is_ours and _aten.is_non_overlapping_and_dense(logits)
-
-
-def _holders(tensor: Tensor) -> int:
-    """How many have its storage; asking for it counts too."""
-    storage = tensor.untyped_storage()
-    return _core._storage_Use_Count(storage._cdata)
-
-
-_ALONE = _holders(torch.empty(1))
 
 
 def _slot(number: int) -> property:

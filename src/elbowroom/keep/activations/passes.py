@@ -43,7 +43,7 @@ from elbowroom.keep.activations.payloads import (
     offload,
 )
 from elbowroom.keep.activations.policy import Policy, husk
-from elbowroom.keep.activations.readers import Readers
+from elbowroom.keep.activations.readers import ALONE, Readers, count_holders
 from elbowroom.keep.activations.rerun import RERUN, rerun
 from elbowroom.keep.activations.scratch import Scratch, suits
 from elbowroom.keep.activations.sites import Calls, Form, Sites
@@ -90,12 +90,11 @@ class Pass:
         self._policy, self._budget, self._heap = policy, budget, heap
         self._small_bytes = small_bytes
         self._late: deque[tuple[int, Entry]] = deque()
-        self._settled = 0
         self._table: weakref.WeakValueDictionary[Identity, Entry] = weakref.WeakValueDictionary()
         self._regions: dict[tuple[int, int], weakref.ref[Entry]] = {}
         self._local = threading.local()
         self._lock = threading.RLock()
-        self._readers, self._is_alone = Readers(), False
+        self._readers, self._is_alone, self._settled = Readers(), False, 0
         self._warm: list[tuple[Entry, Tensor]] = []
 
     @property
@@ -390,7 +389,8 @@ class Pass:
         return Scratch.over(tensor) if self._suits(tensor, kind) else tensor
 
     def _suits(self, tensor: Tensor, kind: str) -> bool:
-        return self._is_alone and suits(kind, tensor, in_pieces=self.goes_in_pieces)
+        is_free = self._is_alone and count_holders(tensor) == ALONE
+        return is_free and suits(kind, tensor, in_pieces=self.goes_in_pieces)
 
     def _keep_warm(self, entry: Entry, tensor: Tensor) -> None:
         """Hold on to what was decoded while its next reader is likely to be near."""

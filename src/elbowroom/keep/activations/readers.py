@@ -4,6 +4,7 @@ import threading
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from elbowroom.keep.activations.entries import UNKNOWN, Entry
 
@@ -28,6 +29,16 @@ class Readers:
             return False
         number = node._sequence_nr()
         return sum(use.number == number for use in entry.uses) < 2
+
+
+def count_holders(tensor: Tensor) -> int:
+    """How many have its storage; asking for it counts too."""
+    core: Any = torch._C
+    return core._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+# Of a tensor that nobody else has.
+ALONE = count_holders(torch.empty(1))
 
 
 def _are_many() -> bool:
