@@ -107,6 +107,10 @@ class Budget:
         self._is_lent = self._gauge.now() + nbytes <= (1 - MARGIN) * self._limit
         return self._is_lent
 
+    def rest(self) -> None:
+        """No pass is to come for now."""
+        self._gauge.stop()
+
     def take_back(self) -> None:
         """What was lent is free again, and says nothing about other passes."""
         if self._is_lent:

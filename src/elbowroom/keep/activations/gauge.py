@@ -4,6 +4,7 @@ import ctypes
 import os
 import threading
 import time
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -99,22 +100,34 @@ class Sampled:
         """Watch until `stop`."""
         if not self._is_watching.is_set():
             self._is_watching.set()
-            threading.Thread(target=self._watch, name="elbowroom-gauge", daemon=True).start()
+            threading.Thread(
+                target=_watch, args=(weakref.ref(self),), name="elbowroom-gauge", daemon=True
+            ).start()
 
     def stop(self) -> None:
         """Watch no longer."""
         self._is_watching.clear()
 
-    def _watch(self) -> None:
-        page = os.sysconf("SC_PAGE_SIZE")
-        file = os.open("/proc/self/statm", os.O_RDONLY)
-        try:
-            while self._is_watching.is_set():
-                now = int(os.pread(file, 256, 0).split()[1]) * page
-                self._most = max(self._most, now)
-                time.sleep(_SAMPLE_S)
-        finally:
-            os.close(file)
+    def look(self, now: int) -> bool:
+        """So much is in use; False when nobody wants to know any more."""
+        self._most = max(self._most, now)
+        return self._is_watching.is_set()
+
+
+def _watch(gauge: "weakref.ref[Sampled]") -> None:
+    """Until the gauge has enough, or is gone: nobody stops one whose last pass was watched."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    file = os.open("/proc/self/statm", os.O_RDONLY)
+    try:
+        while True:
+            now = int(os.pread(file, 256, 0).split()[1]) * page
+            held = gauge()
+            if held is None or not held.look(now):
+                break
+            del held
+            time.sleep(_SAMPLE_S)
+    finally:
+        os.close(file)
 
 
 class Device:

@@ -209,6 +209,8 @@ class Activations:
         self._watched = {}
         if self._meter is not None:
             self._meter.disarm()
+        if self._budget is not None:
+            self._budget.rest()
 
     def _frames(self) -> list[ExitStack]:
         if not hasattr(self._local, "frames"):
