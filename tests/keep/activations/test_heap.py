@@ -89,14 +89,14 @@ def test_a_first_pass_may_turn_out_to_be_large() -> None:
     machine = Machine(once=0, more=0)
     machine.heap.before_pass(0)
     for _ in range(7):
-        machine.heap.save(64 * MB)
+        machine.heap.note_saved(64 * MB)
     assert not machine.heap.is_large
     assert not machine.trims
-    machine.heap.save(64 * MB)
+    machine.heap.note_saved(64 * MB)
     assert machine.heap.is_large
     assert len(machine.trims) == 1
     machine.resident += ALWAYS_BYTES // 16
-    machine.heap.save(64 * MB)
+    machine.heap.note_saved(64 * MB)
     assert len(machine.trims) == 2
     machine.heap.before_pass(MB)
     assert not machine.heap.is_large

@@ -64,6 +64,7 @@ def test_other_operations_get_the_indices() -> None:
     deferred: Any = Deferred.of(payload)
     assert torch.equal(deferred + 0, index)
     assert torch.equal(torch.add(input=index, other=deferred), 2 * index)
+    assert torch.equal(torch.cat([deferred, index]), torch.cat([index, index]))
     assert isinstance(deferred.detach(), Deferred)
 
 

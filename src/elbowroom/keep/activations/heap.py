@@ -62,7 +62,7 @@ class Heap:
             return
         self._passes += 1
         if saved_bytes >= ALWAYS_BYTES:
-            self._open(saved_bytes)
+            self._measure(saved_bytes)
         elif self._passes <= _LEARNED:
             self._trim()
         elif self._bare is None:
@@ -79,11 +79,11 @@ class Heap:
         """Whether there is so much to save that the peak counts for more than time."""
         return self._rest is not None
 
-    def save(self, nbytes: int) -> None:
+    def note_saved(self, nbytes: int) -> None:
         """One more tensor of this pass has been encoded: a first pass may turn out to be large."""
         self._saved += nbytes
         if self._rest is None and self._saved >= ALWAYS_BYTES:
-            self._open(self._saved)
+            self._measure(self._saved)
             self._saved = 0  # asked once in so many bytes, where nobody tells
         self.within_pass(nbytes)
 
@@ -99,7 +99,7 @@ class Heap:
             self._given += holes
             self._trim()
 
-    def _open(self, saved_bytes: int) -> None:
+    def _measure(self, saved_bytes: int) -> None:
         """A heap without holes tells what the process takes beside of it."""
         self._trim()
         allocated = self._allocated()

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from elbowroom.keep.activations.moments import Moment, Moments
-from elbowroom.keep.activations.untouched import is_plain
+from elbowroom.keep.activations.untouched import is_batched
 
 COORDINATES = 2048
 DECAY = 0.9
@@ -63,7 +63,9 @@ class Noise:
 
     def observe(self, parameter: nn.Parameter, gradient: Tensor, step: int) -> None:
         """One more gradient of one batch; of later steps only some, and no sparse ones."""
-        if (step > 32 and step % 8 > 1) or not is_plain(gradient):
+        if (step > 32 and step % 8 > 1) or is_batched(gradient):
+            return
+        if gradient.layout != torch.strided:
             return
         gradient = gradient.detach()
         flat = (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1)

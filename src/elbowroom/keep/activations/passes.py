@@ -253,7 +253,7 @@ class Pass:
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
         if self._heap is not None:
-            self._heap.save(entry.nbytes_plain)
+            self._heap.note_saved(entry.nbytes_plain)
 
     def _offload(self, entry: Entry, tensor: Tensor) -> Payload | None:
         found = entry.payload

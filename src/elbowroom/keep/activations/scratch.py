@@ -6,8 +6,7 @@ what they have read, and convolutions and normalisations go piece by piece, of t
 channels. At its peak a layer's backward then has two tensors instead of three or, with the copies
 that convolutions make of all their arguments, six; and pages that are warm.
 
-A decoded tensor is handed to autograd as a subclass of which the dispatcher calls us, so that no
-node, no graph and nothing global is changed.
+A decoded tensor is handed to autograd as a stand-in for itself.
 """
 
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from elbowroom.keep.activations import convolutions
+from elbowroom.keep.activations.stand_ins import StandIn, Way
 
 _aten = torch.ops.aten
 
@@ -35,7 +35,7 @@ _IN_PLACE = frozenset(
 )
 
 
-class Scratch(Tensor):
+class Scratch(StandIn):
     """A tensor that the next operation on it may write over."""
 
     plain: Tensor
@@ -44,27 +44,8 @@ class Scratch(Tensor):
     def over(tensor: Tensor) -> "Scratch":
         """The same memory under another name."""
         found = torch.Tensor._make_subclass(Scratch, tensor)
-        found.plain = tensor
+        found.plain, found.make = tensor, lambda: tensor
         return found
-
-    # Torch's own way to say that functions need not ask; its stubs do not know it.
-    __torch_function__: Any = torch._C._disabled_torch_function_impl  # pyright: ignore[reportIncompatibleMethodOverride]
-
-    @classmethod
-    def __torch_dispatch__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Called by the dispatcher for any operation on it."""
-        kwargs = kwargs or {}
-        given = [a for a in args if isinstance(a, Scratch)]
-        plain = tuple(a.plain if isinstance(a, Scratch) else a for a in args)
-        kwargs = {k: v.plain if isinstance(v, Scratch) else v for k, v in kwargs.items()}
-        way = _WAYS.get(function)
-        if way is not None and len(given) == 1:
-            found = way(given[0].plain, plain, kwargs)
-            if found is not None:
-                return found
-        return function(*plain, **kwargs)
 
 
 def suits(kind: str, tensor: Tensor, *, in_pieces: bool) -> bool:
@@ -78,7 +59,11 @@ def suits(kind: str, tensor: Tensor, *, in_pieces: bool) -> bool:
     )
 
 
-def _into(out: Any, name: str) -> Callable[[Tensor, Any, Any], Tensor | None]:
+# Given the place, and arguments with the place among them.
+_InPlace = Callable[[Tensor, Any, Any], Any]
+
+
+def _into(out: Any, name: str) -> _InPlace:
     """An elementwise function that is given the place of its result."""
 
     def way(place: Tensor, args: Any, kwargs: Any) -> Tensor | None:
@@ -112,13 +97,17 @@ def _normalise(place: Tensor, args: Any, kwargs: Any) -> Any:
     return place, *joined
 
 
-def _detach(place: Tensor, args: Any, kwargs: Any) -> Tensor:
-    """Autograd takes what a hook gives it by detaching it."""
-    return Scratch.over(place.detach())
+def _written_over(way: _InPlace) -> Way:
+    """As a way of the stand-in, which is an argument under its own name."""
+
+    def found(given: Scratch, args: Any, kwargs: Any) -> Any:
+        plain = tuple(given.plain if a is given else a for a in args)
+        return way(given.plain, plain, kwargs)
+
+    return found
 
 
-_WAYS: dict[Any, Callable[[Tensor, Any, Any], Any]] = {
-    _aten.detach.default: _detach,
+_WAYS: dict[Any, _InPlace] = {
     _aten.convolution_backward.default: convolutions.backward,
     _aten.native_batch_norm_backward.default: _normalise,
     _aten.mul.Tensor: _into(_aten.mul.out, "out"),
@@ -129,4 +118,9 @@ _WAYS: dict[Any, Callable[[Tensor, Any, Any], Any]] = {
     _aten.silu_backward.default: _into(_aten.silu_backward.grad_input, "grad_input"),
     _aten.tanh_backward.default: _into(_aten.tanh_backward.grad_input, "grad_input"),
     _aten.sigmoid_backward.default: _into(_aten.sigmoid_backward.grad_input, "grad_input"),
+}
+# Autograd takes what a hook gives it by detaching it.
+Scratch.ways = {
+    _aten.detach.default: lambda given, args, kwargs: Scratch.over(given.plain.detach()),
+    **{operation: _written_over(way) for operation, way in _WAYS.items()},
 }

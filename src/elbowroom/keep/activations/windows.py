@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from elbowroom.codec.places import Windows
+from elbowroom.keep.activations.convolutions import PIECE_BYTES
+from elbowroom.keep.activations.stand_ins import StandIn
 
 _aten = torch.ops.aten
 
 # Fewer indices are not worth a call from the dispatcher into Python.
 LEAST_BYTES = 4 << 20
-PIECE_BYTES = 8 << 20
 
 
 def windows_of(node: Any, width: int) -> Windows:
@@ -63,7 +64,7 @@ class Windowed:
         return self.windows.expand(places, (end - first, *self.shape[1:]))
 
 
-class Deferred(Tensor):
+class Deferred(StandIn):
     """Stands for indices that are not there."""
 
     payload: Windowed
@@ -73,40 +74,30 @@ class Deferred(Tensor):
         """In their shape, without their memory."""
         empty = torch.zeros(1, dtype=torch.int64).expand(payload.shape)
         found = torch.Tensor._make_subclass(Deferred, empty)
-        found.payload = payload
+        found.payload, found.make = payload, payload.restore
         return found
 
-    # Torch's own way to say that functions need not ask; its stubs do not know it.
-    __torch_function__: Any = torch._C._disabled_torch_function_impl  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    @classmethod
-    def __torch_dispatch__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Called by the dispatcher for any operation on it."""
-        if function is _aten.detach.default:
-            return Deferred.of(args[0].payload)
-        if function is _aten.max_pool2d_with_indices_backward.default and not kwargs:
-            return _backward(args[-1].payload, *args[:-1])
-        whole = [a.payload.restore() if isinstance(a, Deferred) else a for a in args]
-        named = {
-            k: v.payload.restore() if isinstance(v, Deferred) else v
-            for k, v in (kwargs or {}).items()
-        }
-        return function(*whole, **named)
-
-
-def _backward(payload: Windowed, gradient: Tensor, x: Tensor, *how: Any) -> Tensor:
+def _backward(given: Deferred, args: Any, kwargs: Any) -> Tensor | None:
     """Of a pooling, some samples at a time."""
+    gradient, x, *how, last = args
+    if last is not given or kwargs:
+        return None
     out = torch.empty_like(x)
     step = max(1, PIECE_BYTES * x.shape[0] // max(x.nbytes, 1))
     for first in range(0, x.shape[0], step):
         some = slice(first, first + step)
-        index = payload.part(first, min(first + step, x.shape[0]))
+        index = given.payload.part(first, min(first + step, x.shape[0]))
         out[some] = _aten.max_pool2d_with_indices_backward.default(
             gradient[some], x[some], *how, index
         )
     return out
+
+
+Deferred.ways = {
+    _aten.detach.default: lambda given, args, kwargs: Deferred.of(given.payload),
+    _aten.max_pool2d_with_indices_backward.default: _backward,
+}
 
 
 def pack_windows(index: Tensor, windows: Windows) -> Windowed | None:
