@@ -20,9 +20,10 @@ def align_large_tensors() -> None:
     os.environ.setdefault(_VARIABLE, "1")
 
 
-# Names of glibc's malloc.h, and what they are set to.
-_M_TRIM_THRESHOLD, _TRIM_BYTES = -1, 128 << 20
-_M_MMAP_THRESHOLD, _MMAP_BYTES = -3, 64 << 20
+# Names of glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+_TRIM_BYTES, _MMAP_BYTES = 128 << 20, 64 << 20
 
 
 # Of saved tensors a step, from which on holes in the heap are worth a look.
@@ -37,15 +38,26 @@ def recycle_memory() -> bool:
     cleared, which took up to a third of its time in a U-Net. The heap may now have 128 MiB to
     spare, and tensors of up to 64 MiB lie in it. True if glibc was told so.
     """
-    if sys.platform != "linux" or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+    if sys.platform != "linux" or has_chosen_memory():
         return False
-    if any(f"MALLOC_{name}_THRESHOLD_" in os.environ for name in ("TRIM", "MMAP")):
-        return False
+    return tell_malloc(mmap_bytes=_MMAP_BYTES, trim_bytes=_TRIM_BYTES)
+
+
+def has_chosen_memory() -> bool:
+    """Whether the user has told the C library how to hand memory out."""
+    chosen = any(f"MALLOC_{name}_THRESHOLD_" in os.environ for name in ("TRIM", "MMAP"))
+    return chosen or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+
+
+def tell_malloc(*, mmap_bytes: int, trim_bytes: int) -> bool:
+    """Have the C library lay blocks from a size on apart, and cut the heap where so much is free.
+
+    True if it has been told so.
+    """
     tell = getattr(ctypes.CDLL(None), "mallopt", None)
     if tell is None:
         return False
-    told = tell(_M_TRIM_THRESHOLD, _TRIM_BYTES), tell(_M_MMAP_THRESHOLD, _MMAP_BYTES)
-    return told == (1, 1)
+    return (tell(_M_TRIM_THRESHOLD, trim_bytes), tell(_M_MMAP_THRESHOLD, mmap_bytes)) == (1, 1)
 
 
 def trim_heap() -> None:

@@ -13,10 +13,7 @@ import torch
 from torch import nn
 
 from elbowroom.errors import InvalidArgument
-from elbowroom.host import trim_heap
-
-# Arguments of mallopt(3).
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+from elbowroom.host import tell_malloc, trim_heap
 
 # Between two looks at the size of the process.
 _SAMPLE_S = 0.0005
@@ -201,13 +198,9 @@ def return_freed_memory(*, at_once: bool) -> None:
     `at_once` from 128 KB on, else from 32 as it does by itself. Kept blocks cost nothing to
     reuse, but a heap with holes can be twice as large as what is in it.
     """
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "mallopt"):
-        return
     size = 1 << 17 if at_once else 32 << 20
-    library.mallopt(_M_MMAP_THRESHOLD, size)
-    library.mallopt(_M_TRIM_THRESHOLD, 2 * size)
-    trim_heap()
+    if tell_malloc(mmap_bytes=size, trim_bytes=2 * size):
+        trim_heap()
 
 
 def _status(field: bytes) -> int:

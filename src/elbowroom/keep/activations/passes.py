@@ -21,9 +21,9 @@ from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.derive import Derived, derive
 from elbowroom.keep.activations.entries import Entry, Identity, Record, Use, identity_of
-from elbowroom.keep.activations.heap import Heap
 from elbowroom.keep.activations.hooks import top_hooks
 from elbowroom.keep.activations.masks import Bits, pack_sign, pack_two_valued
+from elbowroom.keep.activations.memory import Memory
 from elbowroom.keep.activations.needs import (
     Need,
     details_of,
@@ -79,7 +79,7 @@ class Pass:
         tally: Tally,
         small_bytes: int = SMALL_BYTES,
         budget: Budget | None = None,
-        heap: Heap | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.calls = Calls(sites)
         self.records: dict[int, Record] = {}
@@ -87,7 +87,7 @@ class Pass:
         self.tally = tally
         self._first = next_number()
         self.untouched, self.listener = untouched, listener
-        self._policy, self._budget, self._heap = policy, budget, heap
+        self._policy, self._budget, self._memory = policy, budget, memory
         self._small_bytes = small_bytes
         self._late: deque[tuple[int, Entry]] = deque()
         self._table: weakref.WeakValueDictionary[Identity, Entry] = weakref.WeakValueDictionary()
@@ -100,7 +100,7 @@ class Pass:
     @property
     def goes_in_pieces(self) -> bool:
         """Whether layers work on parts of their tensors, for a lower peak."""
-        is_large = self._budget is not None or (self._heap is not None and self._heap.is_large)
+        is_large = self._budget is not None or (self._memory is not None and self._memory.is_large)
         return is_large and not self._policy.is_exact
 
     def is_on_top(self) -> bool:
@@ -252,8 +252,8 @@ class Pass:
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
-        if self._heap is not None:
-            self._heap.note_saved(entry.nbytes_plain)
+        if self._memory is not None:
+            self._memory.note_saved(entry.nbytes_plain)
 
     def _offload(self, entry: Entry, tensor: Tensor) -> Payload | None:
         found = entry.payload
@@ -341,8 +341,8 @@ class Pass:
             self._is_alone = self._readers.is_alone(entry, node)
             tensor = self._restore(entry, kind)
         self.tally.restore(entry, time.perf_counter() - start)
-        if self._heap is not None:
-            self._heap.within_pass(entry.nbytes_plain)
+        if self._memory is not None:
+            self._memory.within_pass(entry.nbytes_plain)
         return tensor
 
     def _restore(self, entry: Entry, kind: str) -> Tensor:

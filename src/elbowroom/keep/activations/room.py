@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from elbowroom.codec.opaque import opaque
-from elbowroom.host import recycle_memory
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
 from elbowroom.keep.activations.compiled import Regions, attend
-from elbowroom.keep.activations.heap import Heap
 from elbowroom.keep.activations.hooks import is_recomputed
 from elbowroom.keep.activations.ledger import Ledger, Reading
+from elbowroom.keep.activations.memory import memory_of
 from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.moments import Moments
 from elbowroom.keep.activations.noise import Noise
@@ -120,8 +119,7 @@ class Activations:
         self._seconds: dict[str, float] = {}
         self._has_compiled = False
         self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
-        on_host = all(p.is_cpu for p in model.parameters())
-        self._heap = Heap() if memory is None and on_host and recycle_memory() else None
+        self._memory = memory_of(model) if memory is None else None
 
     @property
     def ledger(self) -> Ledger:
@@ -224,8 +222,8 @@ class Activations:
         if not self._measuring:
             if self._budget is None and self._step > 0:
                 self._policy.adapt(self._tally.ratio)
-                if self._heap is not None:
-                    self._heap.before_pass(self._tally.saved_bytes)
+                if self._memory is not None:
+                    self._memory.before_pass(self._tally.saved_bytes)
             self._step += 1
             has_calmed = self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
             is_watched = is_due(self._step, self._refresh) or has_calmed
@@ -274,7 +272,7 @@ class Activations:
             tally,
             small_bytes,
             budget,
-            self._heap,
+            self._memory,
         )
         if not self._measuring:
             self._tally = now.tally

@@ -1,0 +1,122 @@
+"""Large tensors on the host in memory of their own, which is used again and kept small."""
+
+import ctypes
+import functools
+import os
+import resource
+import sys
+import weakref
+from pathlib import Path
+from typing import NamedTuple
+
+from elbowroom.host import has_chosen_memory, tell_malloc
+
+# From here on a tensor lies in the arena; below, holes are small and the heap is quicker.
+ARENA_FROM_BYTES = 256 << 10
+
+# The heap beside of it holds nothing that is large: what libraries take for themselves, from this
+# size on, gets pages of its own, and little stays free at the end.
+_HEAP_LARGEST_BYTES = 1 << 20
+_HEAP_FREE_BYTES = 32 << 20
+
+
+class Counts(NamedTuple):
+    """What the arena holds, and has held."""
+
+    live_bytes: int
+    """In tensors."""
+
+    peak_live_bytes: int
+    """The most of that, in this pass."""
+
+    peak_need_bytes: int
+    """The most that the process took in this pass, without what was free in the arena."""
+
+    free_bytes: int
+    """Free, and not given back to the system."""
+
+    taken_bytes: int
+    """Got from the system since the start."""
+
+    returned_bytes: int
+    """Given back to it since the start."""
+
+
+class Arena:
+    """A share in the arena of this process: large tensors lie in it while anybody has one."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._end = weakref.finalize(self, library.elbowroom_arena_release)
+        self._end.atexit = False
+
+    def begin_pass(self, *, slack: float, cap_bytes: int = 0) -> None:
+        """Keep what the process takes below the most that this pass or the last one has needed.
+
+        Args:
+            slack: Of what is in tensors, this share may be taken on top.
+            cap_bytes: Up to here the process may grow in any case.
+        """
+        self._library.elbowroom_arena_begin_pass(round(256 * slack), cap_bytes)
+
+    def settle(self) -> None:
+        """Give memory back if the process has grown beyond its limit for other reasons."""
+        self._library.elbowroom_arena_settle()
+
+    def purge(self) -> None:
+        """Give everything back that is free."""
+        self._library.elbowroom_arena_purge()
+
+    def counts(self) -> Counts:
+        """Now."""
+        found = (ctypes.c_size_t * 6)()
+        self._library.elbowroom_arena_counts(found)
+        return Counts(*found)
+
+    def close(self) -> None:
+        """Have no share any more."""
+        self._end()
+
+
+def share_arena() -> Arena | None:
+    """A share in the arena, or None where there is none: the heap then serves as ever.
+
+    That is so beyond Linux, where the package was built without torch or for another one, where
+    addresses are limited (`ulimit -v`), and where the user has chosen how memory is handed out.
+    """
+    if has_chosen_memory():
+        return None
+    library = _load()
+    if library is None:
+        return None
+    # Holes cost addresses, of which there are plenty.
+    most_bytes = 4 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if library.elbowroom_arena_hold(ARENA_FROM_BYTES, most_bytes) != 1:
+        return None
+    tell_malloc(mmap_bytes=_HEAP_LARGEST_BYTES, trim_bytes=_HEAP_FREE_BYTES)
+    return Arena(library)
+
+
+@functools.cache
+def _load() -> ctypes.CDLL | None:
+    if sys.platform != "linux" or resource.getrlimit(resource.RLIMIT_AS)[0] >= 0:
+        return None
+    import torch  # its library has to be there first
+
+    from elbowroom import _native
+
+    try:
+        library = ctypes.CDLL(str(Path(_native.__file__).with_name("_arena.so")))
+    except OSError:
+        return None
+    library.elbowroom_arena_torch.restype = ctypes.c_char_p
+    built_with: bytes = library.elbowroom_arena_torch()
+    if built_with.decode().split(".")[:2] != torch.__version__.split(".")[:2]:
+        return None
+    sizes = [ctypes.c_size_t, ctypes.c_size_t]
+    library.elbowroom_arena_hold.argtypes = sizes
+    library.elbowroom_arena_begin_pass.argtypes = sizes
+    library.elbowroom_arena_begin_pass.restype = None
+    for name in ("release", "settle", "purge", "counts"):
+        getattr(library, f"elbowroom_arena_{name}").restype = None
+    return library
