@@ -67,7 +67,7 @@ CASES = {
     case.name: case
     for case in (
         Case(name="resnet18", make=resnet18, draw=pictures(224), batch=8, large_batch=32),
-        Case(name="resnet50", make=resnet50, draw=pictures(224), batch=4, large_batch=16),
+        Case(name="resnet50", make=resnet50, draw=pictures(224), batch=4, large_batch=32),
         Case(
             name="unet",
             make=lambda: UNet(channels=3, outputs=2),

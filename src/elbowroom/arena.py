@@ -17,7 +17,7 @@ ARENA_FROM_BYTES = 256 << 10
 # The heap beside of it holds nothing that is large: what libraries take for themselves, from this
 # size on, gets pages of its own, and little stays free at the end.
 _HEAP_LARGEST_BYTES = 1 << 20
-_HEAP_FREE_BYTES = 32 << 20
+_HEAP_FREE_BYTES = 4 << 20
 
 
 class Counts(NamedTuple):

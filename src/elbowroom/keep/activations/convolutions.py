@@ -61,17 +61,20 @@ def _forward(x: Tensor, weight: Tensor, *how: Any) -> Tensor | None:
     return out
 
 
-def backward(place: Tensor, args: Any, kwargs: Any) -> Any:
-    """A convolution's gradients, that of its input written over the input."""
-    gradient, x, weight, *how, mask = args
+def backward(x: Tensor, args: Any, kwargs: Any, *, is_over: bool) -> Any:
+    """A convolution's gradients, that of its input written over the input or into new memory."""
+    gradient, given, weight, *how, mask = args
     count = count_pieces(x, max(x.nbytes, gradient.nbytes))
-    if x is not place or kwargs or count < 2 or weight.nbytes > PIECE_BYTES:
+    if given is not x or kwargs or count < 2 or weight.nbytes > PIECE_BYTES:
         return None
+    out, done = x if is_over else None, 0
     sums: list[Tensor | None] = [None, None]
     for one, two in zip(x.tensor_split(count), gradient.tensor_split(count), strict=True):
         mine, *more = _aten.convolution_backward.default(two, one, weight, *how, mask)
         if mask[0]:
-            one.copy_(mine)
+            out = _like(mine, x.shape[0]) if out is None else out
+            out[done : done + len(one)].copy_(mine)
+        done += len(one)
         del mine
         # Many parts in half precision would not add up.
         sums = [
@@ -79,7 +82,7 @@ def backward(place: Tensor, args: Any, kwargs: Any) -> Any:
             for total, part in zip(sums, more, strict=True)
         ]
     found = (None if total is None else total.to(weight.dtype) for total in sums)
-    return place if mask[0] else None, *found
+    return out if mask[0] else None, *found
 
 
 def _wide(part: Tensor) -> Tensor:

@@ -11,6 +11,12 @@ def top_hooks() -> tuple[Any, Any] | None:
     return core._autograd._top_saved_tensors_default_hooks(True)
 
 
+def are_on_top(pack: Any) -> bool:
+    """Whether saved tensors come to these, and not to hooks inside, such as a checkpoint's."""
+    hooks = top_hooks()
+    return hooks is not None and hooks[0] == pack
+
+
 def is_recomputed() -> bool:
     """Inside a checkpointed region: its own hooks drop everything, ours would keep it."""
     hooks = top_hooks()

@@ -21,7 +21,6 @@ from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.derive import Derived, derive
 from elbowroom.keep.activations.entries import Entry, Identity, Record, Use, identity_of
-from elbowroom.keep.activations.hooks import top_hooks
 from elbowroom.keep.activations.masks import Bits, pack_sign, pack_two_valued
 from elbowroom.keep.activations.memory import Memory
 from elbowroom.keep.activations.needs import (
@@ -45,7 +44,7 @@ from elbowroom.keep.activations.payloads import (
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.readers import ALONE, Readers, count_holders
 from elbowroom.keep.activations.rerun import RERUN, rerun
-from elbowroom.keep.activations.scratch import Scratch, suits
+from elbowroom.keep.activations.scratch import Scratch, Shown, suits
 from elbowroom.keep.activations.sites import Calls, Form, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.untouched import Untouched, is_plain
@@ -102,11 +101,6 @@ class Pass:
         """Whether layers work on parts of their tensors, for a lower peak."""
         is_large = self._budget is not None or (self._memory is not None and self._memory.is_large)
         return is_large and not self._policy.is_exact
-
-    def is_on_top(self) -> bool:
-        """Whether saved tensors come here, and not to hooks inside ours, such as a checkpoint's."""
-        hooks = top_hooks()
-        return hooks is not None and hooks[0] == self.pack
 
     def finish(self) -> None:
         """The forward is over: let go of everything that is still held as it was."""
@@ -366,15 +360,15 @@ class Pass:
             # themselves may have crossed zero.
             return self._lend(tensor.abs(), kind)
         if not isinstance(payload, _MADE_AGAIN) or not self._suits(tensor, kind):
-            return tensor
+            return self._show(tensor, kind)
         if isinstance(payload, Derived) and not payload.has_made(tensor):
-            return tensor
+            return self._show(tensor, kind)
         if self._is_worth_holding(payload) and entry.reads < len(entry.uses):
             return tensor
         if isinstance(payload, Coded | Offloaded) and entry.reads < len(entry.uses):
             left = len(entry.uses) - entry.reads
             if left > sum(need_of(use.kind, use.slot) is Need.SIGN for use in entry.uses):
-                return tensor
+                return self._show(tensor, kind)
             # The function that made it comes last, and wants a bit of each value.
             entry.signs = pack_sign(tensor.abs())
             self._warm = [held for held in self._warm if held[0] is not entry]
@@ -387,6 +381,11 @@ class Pass:
 
     def _lend(self, tensor: Tensor, kind: str) -> Tensor:
         return Scratch.over(tensor) if self._suits(tensor, kind) else tensor
+
+    def _show(self, tensor: Tensor, kind: str) -> Tensor:
+        """For reading only, in pieces where that helps."""
+        is_cut = self._is_alone and self.goes_in_pieces and kind == "Convolution"
+        return Shown.over(tensor) if is_cut and suits(kind, tensor, in_pieces=True) else tensor
 
     def _suits(self, tensor: Tensor, kind: str) -> bool:
         is_free = self._is_alone and count_holders(tensor) == ALONE

@@ -10,7 +10,8 @@ A decoded tensor is handed to autograd as a stand-in for itself.
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -35,17 +36,25 @@ _IN_PLACE = frozenset(
 )
 
 
-class Scratch(StandIn):
-    """A tensor that the next operation on it may write over."""
+class _Known(StandIn):
+    """A tensor that is there, under another name."""
 
     plain: Tensor
 
-    @staticmethod
-    def over(tensor: Tensor) -> "Scratch":
-        """The same memory under another name."""
-        found = torch.Tensor._make_subclass(Scratch, tensor)
+    @classmethod
+    def over(cls, tensor: Tensor) -> Self:
+        """The same memory."""
+        found = torch.Tensor._make_subclass(cls, tensor)
         found.plain, found.make = tensor, lambda: tensor
         return found
+
+
+class Scratch(_Known):
+    """A tensor that the next operation on it may write over."""
+
+
+class Shown(_Known):
+    """A tensor that others read too: convolutions go in pieces, and write elsewhere."""
 
 
 def suits(kind: str, tensor: Tensor, *, in_pieces: bool) -> bool:
@@ -97,10 +106,10 @@ def _normalise(place: Tensor, args: Any, kwargs: Any) -> Any:
     return place, *joined
 
 
-def _written_over(way: _InPlace) -> Way:
+def _by_name(way: _InPlace) -> Way:
     """As a way of the stand-in, which is an argument under its own name."""
 
-    def found(given: Scratch, args: Any, kwargs: Any) -> Any:
+    def found(given: _Known, args: Any, kwargs: Any) -> Any:
         plain = tuple(given.plain if a is given else a for a in args)
         return way(given.plain, plain, kwargs)
 
@@ -108,7 +117,7 @@ def _written_over(way: _InPlace) -> Way:
 
 
 _WAYS: dict[Any, _InPlace] = {
-    _aten.convolution_backward.default: convolutions.backward,
+    _aten.convolution_backward.default: partial(convolutions.backward, is_over=True),
     _aten.native_batch_norm_backward.default: _normalise,
     _aten.mul.Tensor: _into(_aten.mul.out, "out"),
     _aten.threshold_backward.default: _into(_aten.threshold_backward.grad_input, "grad_input"),
@@ -119,8 +128,18 @@ _WAYS: dict[Any, _InPlace] = {
     _aten.tanh_backward.default: _into(_aten.tanh_backward.grad_input, "grad_input"),
     _aten.sigmoid_backward.default: _into(_aten.sigmoid_backward.grad_input, "grad_input"),
 }
-# Autograd takes what a hook gives it by detaching it.
+
+
+def _detach(given: Any, args: Any, kwargs: Any) -> Tensor:
+    """Autograd takes what a hook gives it by detaching it."""
+    return type(given).over(given.plain.detach())
+
+
 Scratch.ways = {
-    _aten.detach.default: lambda given, args, kwargs: Scratch.over(given.plain.detach()),
-    **{operation: _written_over(way) for operation, way in _WAYS.items()},
+    _aten.detach.default: _detach,
+    **{operation: _by_name(way) for operation, way in _WAYS.items()},
+}
+Shown.ways = {
+    _aten.detach.default: _detach,
+    _aten.convolution_backward.default: _by_name(partial(convolutions.backward, is_over=False)),
 }

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.convolutions import InPieces, is_convolution
+from elbowroom.keep.activations.hooks import are_on_top
 from elbowroom.keep.activations.losses import SUBSTITUTES
 from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.sites import Names
@@ -35,7 +36,7 @@ class Functions(TorchFunctionMode):
         if now.pending:
             # Saved outside of every function that could be watched.
             now.settle(())
-        if not now.is_on_top():
+        if not are_on_top(now.pack):
             out = func(*args, **(kwargs or {}))
             now.pass_over(tensors_in(out))
             return out
