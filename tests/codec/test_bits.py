@@ -5,7 +5,15 @@ import math
 import pytest
 import torch
 
-from elbowroom.codec.bits import expand, fold, pack_either, pack_positive, pattern_of, unfold
+from elbowroom.codec.bits import (
+    expand,
+    fold,
+    pack_either,
+    pack_nonzero,
+    pack_positive,
+    pattern_of,
+    unfold,
+)
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 SIZES = [0, 1, 7, 63, 64, 65, 1000, (1 << 17) + 5]
@@ -29,6 +37,14 @@ def test_positive(dtype: torch.dtype, count: int, isa: str) -> None:
     out = torch.empty_like(x)
     expand(bits, 0, pattern_of(torch.ones((), dtype=dtype)), out)
     assert torch.equal(out, (x > 0).to(dtype))
+
+
+@pytest.mark.parametrize("count", [*SIZES, (1 << 18) - 1, 1 << 18, (1 << 19) + 11])
+def test_nonzero(count: int) -> None:
+    x = values(count, torch.float32)
+    kept = x.clone()
+    assert torch.equal(pack_nonzero(x), fold(x.abs() > 0))
+    assert torch.equal(x.view(torch.int32), kept.view(torch.int32))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

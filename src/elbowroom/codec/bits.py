@@ -11,6 +11,10 @@ from elbowroom.codec.threads import thread_count
 _NUMBERS = {dtype: int(number) for number, dtype in TORCH_TYPES.items()}
 
 
+# Whole bytes of bits.
+_PART = 1 << 18
+
+
 def pack_positive(dense: Tensor) -> Tensor:
     """Which items of a dense tensor of floats are above zero, in order of memory."""
     if not dense.is_cpu:
@@ -18,6 +22,19 @@ def pack_positive(dense: Tensor) -> Tensor:
     bits, items = _room_for(dense), dense.numel()
     threads = thread_count(None, items * dense.element_size())
     _native.pack_positive(_NUMBERS[dense.dtype], dense.data_ptr(), items, bits.data_ptr(), threads)
+    return bits
+
+
+def pack_nonzero(dense: Tensor) -> Tensor:
+    """Which items of a dense tensor of floats are not zero, in order of memory."""
+    flat = _flat(dense)
+    if not dense.is_cpu:
+        return fold(flat.abs() > 0)
+    bits = _room_for(dense)
+    # Sizes without signs take memory: of a part, that is little and stays in the cache.
+    for start in range(0, len(flat), _PART):
+        part = pack_positive(flat[start : start + _PART].abs())
+        bits[start // 8 : start // 8 + len(part)] = part
     return bits
 
 

@@ -12,7 +12,7 @@ import elbowroom as er
 from elbowroom.keep.activations import convolutions
 from elbowroom.keep.activations.convolutions import InPieces, is_convolution
 from elbowroom.keep.activations.heap import ALWAYS_BYTES
-from elbowroom.keep.activations.scratch import Scratch
+from elbowroom.keep.activations.scratch import Scratch, Shown
 
 CONVOLUTIONS: tuple[dict[str, Any], ...] = (
     {"groups": 1},
@@ -31,8 +31,9 @@ def make_layer(how: Any) -> tuple[Any, Tensor]:
     return layer, x.requires_grad_()
 
 
+@pytest.mark.parametrize("stand_in", [Scratch, Shown])
 @pytest.mark.parametrize("how", CONVOLUTIONS)
-def test_backward_goes_through_the_batch(how: Any, monkeypatch: Any) -> None:
+def test_backward_goes_through_the_batch(how: Any, stand_in: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(convolutions, "PIECE_BYTES", 8 * 20 * 20 * 4)
     layer, x = make_layer(how)
     wanted = [x, *layer.parameters()]
@@ -43,12 +44,13 @@ def test_backward_goes_through_the_batch(how: Any, monkeypatch: Any) -> None:
         if held.shape != x.shape:
             return held
         lent.append(held.clone())
-        return Scratch.over(lent[-1])
+        return stand_in.over(lent[-1])
 
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), unpack):
         y = layer(x)
     found = torch.autograd.grad(y.square().sum(), wanted)
-    assert found[0].data_ptr() == lent[0].data_ptr()
+    assert (found[0].data_ptr() == lent[0].data_ptr()) == (stand_in is Scratch)
+    assert torch.equal(lent[0], x) == (stand_in is Shown)
     for one, two in zip(found, expected, strict=True):
         assert one.stride() == two.stride()
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
@@ -128,6 +130,56 @@ def test_exact_rooms_never_cut_a_batch(monkeypatch: Any) -> None:
     with room:
         loss = model(torch.randn(4, 3, 32, 32)).square().mean()
     loss.backward()
+
+
+SHARED = """
+import torch
+from torch import nn
+import elbowroom as er
+from elbowroom.keep.activations import convolutions
+
+class Fork(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 32, 3, padding=1)
+        self.one, self.two = nn.Conv2d(32, 8, 1), nn.Conv2d(32, 8, 3, padding=1)
+    def forward(self, x):
+        y = torch.relu(self.first(x))
+        return self.one(y) * self.two(y)
+
+torch.manual_seed(0)
+network = Fork()
+x = torch.randn(64, 3, 64, 64)
+wanted = list(network.parameters())
+expected = torch.autograd.grad(network(x).square().mean(), wanted)
+calls = []
+plain = convolutions.backward
+from elbowroom.keep.activations import scratch
+def count(x, args, kwargs, *, is_over):
+    calls.append(is_over)
+    return plain(x, args, kwargs, is_over=is_over)
+from functools import partial
+operation = torch.ops.aten.convolution_backward.default
+scratch.Shown.ways = dict(scratch.Shown.ways)
+scratch.Shown.ways[operation] = scratch._by_name(partial(count, is_over=False))
+scratch.Scratch.ways = dict(scratch.Scratch.ways)
+scratch.Scratch.ways[operation] = scratch._by_name(partial(count, is_over=True))
+room = er.Activations(network, tolerance=0.01, meter=0)
+room._memory.note_saved(1 << 30)
+with room:
+    loss = network(x).square().mean()
+found = torch.autograd.grad(loss, wanted)
+print(sorted(calls))
+print(max(float((a - b).norm() / b.norm()) for a, b in zip(found, expected)) < 0.05)
+"""
+
+
+def test_an_input_with_two_readers_is_shown_to_the_first_and_lent_to_the_last() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHARED], capture_output=True, text=True, check=True
+    )
+    # The batch itself is the user's, and is shown too.
+    assert done.stdout.split("\n")[:2] == ["[False, False, True]", "True"]
 
 
 LARGE = """

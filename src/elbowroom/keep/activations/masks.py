@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from elbowroom.codec.bits import expand, pack_either, pack_positive, pattern_of
+from elbowroom.codec.bits import expand, pack_either, pack_nonzero, pack_positive, pattern_of
 from elbowroom.keep.activations.payloads import Layout, dense_form, laid_out, take_sample
 
 _ONE = torch.ones(())
@@ -37,11 +37,12 @@ class Bits:
         return laid_out(out, self.layout)
 
 
-def pack_sign(tensor: Tensor) -> Bits:
-    """Which values are above zero, as ones and zeros."""
+def pack_sign(tensor: Tensor, *, of_size: bool = False) -> Bits:
+    """Which values, or which sizes of values, are above zero, as ones and zeros."""
     dense, layout = dense_form(tensor)
     high = pattern_of(_ONE.to(dense.dtype))
-    return _bits(pack_positive(dense), dense, layout, 0, high, "sign")
+    bits = pack_nonzero(dense) if of_size else pack_positive(dense)
+    return _bits(bits, dense, layout, 0, high, "sign")
 
 
 def pack_two_valued(tensor: Tensor) -> Bits | None:

@@ -370,7 +370,7 @@ class Pass:
             if left > sum(need_of(use.kind, use.slot) is Need.SIGN for use in entry.uses):
                 return self._show(tensor, kind)
             # The function that made it comes last, and wants a bit of each value.
-            entry.signs = pack_sign(tensor.abs())
+            entry.signs = pack_sign(tensor, of_size=True)
             self._warm = [held for held in self._warm if held[0] is not entry]
         entry.recent = None
         return Scratch.over(tensor)
