@@ -146,6 +146,47 @@ print(share_arena().counts().live_bytes // MB)
     assert found == ["4", "4"]
 
 
+def test_while_it_is_paused_nothing_is_put_into_it() -> None:
+    found = run(
+        START
+        + """
+from elbowroom.arena import Pause
+inside = ones(8)
+first, second = Pause(), Pause()
+outside = ones(8)
+print(arena.counts().live_bytes // MB)
+del inside
+print(arena.counts().live_bytes, arena.counts().free_bytes)
+first.close()
+more = ones(8)
+del second
+inside = ones(8)
+print(arena.counts().live_bytes // MB)
+"""
+    )
+    assert found == ["8", "0", "0", "8"]
+
+
+def test_more_than_the_machine_has_is_left_to_torch() -> None:
+    """Which refuses it, unless the system promises everything to everybody."""
+    found = run(
+        """
+import os, torch
+from elbowroom.arena import share_arena
+def is_refused():
+    try:
+        torch.empty(3 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), dtype=torch.uint8)
+    except RuntimeError as error:
+        return "memory" in str(error)
+    return False
+before = is_refused()
+arena = share_arena()
+print(is_refused() == before, arena.counts().live_bytes)
+"""
+    )
+    assert found == ["True", "0"]
+
+
 def test_children_and_threads_have_theirs() -> None:
     found = run(
         START
@@ -222,6 +263,7 @@ ASK = "from elbowroom.arena import share_arena\nprint(share_arena() is not None)
         ({"MALLOC_MMAP_THRESHOLD_": "1048576"}, ()),
         ({"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}, ()),
         ({}, ("sh", "-c", 'ulimit -v 30000000; exec "$0" "$@"')),
+        ({}, ("sh", "-c", 'ulimit -d 30000000; exec "$0" "$@"')),
     ],
 )
 def test_there_is_none_where_the_user_has_decided(more: Any, prefix: tuple[str, ...]) -> None:

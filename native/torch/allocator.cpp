@@ -43,6 +43,12 @@ c10::Allocator* others = nullptr;
 constexpr std::size_t never = SIZE_MAX;
 std::atomic<std::size_t> least_bytes{never};
 std::atomic<int> holders{0};
+std::atomic<int> pauses{0};
+
+bool is_wanted() { return holders > 0 && pauses == 0; }
+
+// Larger ones than this are more than the machine has: torch's own allocator says so.
+std::size_t most_bytes_at_once = 0;
 
 // One deleter for all: torch compares it with what `raw_deleter` says.
 void release(void* block) {
@@ -52,13 +58,13 @@ void release(void* block) {
     }
     c10::profiledCPUMemoryReporter().Delete(block);
     arena().free(block);
-    if (holders == 0) arena().purge();
+    if (!is_wanted()) arena().purge();
 }
 
 class Allocator final : public c10::Allocator {
   public:
     c10::DataPtr allocate(std::size_t bytes) override {
-        if (bytes >= least_bytes.load(std::memory_order_relaxed)) {
+        if (bytes >= least_bytes && bytes <= most_bytes_at_once && pauses == 0) {
             if (void* const block = arena().allocate(bytes)) {
                 c10::profiledCPUMemoryReporter().New(block, bytes);
                 return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
@@ -100,6 +106,8 @@ EXPORTED int elbowroom_arena_hold(std::size_t from_bytes, std::size_t most_bytes
                                               arena().unlock();
                                           });
         if (failed) return 0;
+        most_bytes_at_once =
+            static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
         others = now;
         // For good: oneDNN asks for the allocator anew when it frees, and one that does not know
         // the arena would be handed a block of it.
@@ -117,6 +125,14 @@ EXPORTED void elbowroom_arena_release() {
     arena().begin_pass(0, 0);
     arena().purge();
 }
+
+// Until as many calls to `resume` nothing more lies in the arena, and what is freed goes back.
+EXPORTED void elbowroom_arena_pause() {
+    ++pauses;
+    arena().purge();
+}
+
+EXPORTED void elbowroom_arena_resume() { --pauses; }
 
 EXPORTED void elbowroom_arena_begin_pass(std::size_t slack_256ths, std::size_t cap) {
     arena().begin_pass(slack_256ths, cap);

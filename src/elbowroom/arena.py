@@ -78,15 +78,31 @@ class Arena:
         self._end()
 
 
+class Pause:
+    """While anybody has one, nothing more lies in the arena, and what is freed there goes back."""
+
+    def __init__(self) -> None:
+        library = _load()
+        self._end = None
+        if library is not None:
+            library.elbowroom_arena_pause()
+            self._end = weakref.finalize(self, library.elbowroom_arena_resume)
+            self._end.atexit = False
+
+    def close(self) -> None:
+        """End it."""
+        if self._end is not None:
+            self._end()
+
+
 def share_arena() -> Arena | None:
     """A share in the arena, or None where there is none: the heap then serves as ever.
 
     That is so beyond Linux, where the package was built without torch or for another one, where
-    addresses are limited (`ulimit -v`), and where the user has chosen how memory is handed out.
+    addresses are limited (`ulimit -v`, `-d`), and where the user has chosen how memory is handed
+    out.
     """
-    if has_chosen_memory():
-        return None
-    library = _load()
+    library = None if has_chosen_memory() or _is_limited() else _load()
     if library is None:
         return None
     # Holes cost addresses, of which there are plenty.
@@ -97,9 +113,15 @@ def share_arena() -> Arena | None:
     return Arena(library)
 
 
+def _is_limited() -> bool:
+    """Whether addresses count, of which the arena takes more than it uses."""
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    return any(resource.getrlimit(which)[0] != resource.RLIM_INFINITY for which in limits)
+
+
 @functools.cache
 def _load() -> ctypes.CDLL | None:
-    if sys.platform != "linux" or resource.getrlimit(resource.RLIMIT_AS)[0] >= 0:
+    if sys.platform != "linux":
         return None
     import torch  # its library has to be there first
 
@@ -117,6 +139,6 @@ def _load() -> ctypes.CDLL | None:
     library.elbowroom_arena_hold.argtypes = sizes
     library.elbowroom_arena_begin_pass.argtypes = sizes
     library.elbowroom_arena_begin_pass.restype = None
-    for name in ("release", "settle", "purge", "counts"):
+    for name in ("release", "pause", "resume", "settle", "purge", "counts"):
         getattr(library, f"elbowroom_arena_{name}").restype = None
     return library

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from elbowroom.arena import Pause
 from elbowroom.errors import BudgetUnreachable
 from elbowroom.host import trim_heap
 from elbowroom.keep.activations.arrangement import (
@@ -75,6 +76,8 @@ class Budget:
         if device.type != "cuda":
             use_fewer_large_pages()
             return_freed_memory(at_once=True)
+            # Another room may have tensors in the arena, where what is free counts too.
+            self._pause = Pause()
         if self._gauge.now() > limit_bytes:
             raise BudgetUnreachable(
                 f"the process holds {say_bytes(self._gauge.now())} before the first step, more "

@@ -99,6 +99,11 @@ class Heap:
             self._given += holes
             self._trim()
 
+    def rest(self) -> None:
+        """No pass is to come for now."""
+        if self._passes:
+            self._trim()
+
     def _measure(self, saved_bytes: int) -> None:
         """A heap without holes tells what the process takes beside of it."""
         self._trim()

@@ -29,6 +29,10 @@ class Memory(Protocol):
         """A tensor of this size has just been made again."""
         ...
 
+    def rest(self) -> None:
+        """No pass is to come for now."""
+        ...
+
 
 # Tensors from this size on leave so much behind that a look at the process is worth its time.
 _LOOK_BYTES = 1 << 20
@@ -67,6 +71,10 @@ class Pages:
 
     def within_pass(self, nbytes: int) -> None:
         """A tensor of this size has just been made again, in the arena."""
+
+    def rest(self) -> None:
+        """No pass is to come for now."""
+        self._arena.purge()
 
 
 def memory_of(model: nn.Module) -> Memory | None:

@@ -207,8 +207,9 @@ class Activations:
         self._watched = {}
         if self._meter is not None:
             self._meter.disarm()
-        if self._budget is not None:
-            self._budget.rest()
+        for each in (self._budget, self._memory):
+            if each is not None:
+                each.rest()
 
     def _frames(self) -> list[ExitStack]:
         if not hasattr(self._local, "frames"):
