@@ -42,7 +42,7 @@ bool Arena::reserve(std::size_t bytes) {
     if (rest > 0) munmap(reinterpret_cast<void*>(aligned + bytes), rest);
     madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);  // where the system lets us
     base_ = aligned;
-    free_.emplace(0, Extent{bytes, false});
+    insert(0, bytes, false);
     size_ = bytes;
     return true;
 }
@@ -62,15 +62,15 @@ void Arena::give_back(std::size_t excess) {
         const auto last = std::find_if(free_.rbegin(), free_.rend(),
                                        [](const auto& pair) { return pair.second.is_dirty; });
         if (last == free_.rend()) return;
-        Extent& extent = last->second;
-        const std::size_t bytes = std::min(extent.bytes, up(excess, page_bytes));
-        const std::size_t at = last->first + extent.bytes - bytes;
+        const std::size_t low = last->first, there = last->second.bytes;
+        const std::size_t bytes = std::min(there, up(excess, page_bytes));
+        const std::size_t at = low + there - bytes;
         if (madvise(reinterpret_cast<void*>(base_ + at), bytes, MADV_DONTNEED)) return;
         excess -= std::min(excess, bytes);
         counts_.given_back += bytes;
         counts_.dirty -= bytes;
-        extent.bytes -= bytes;
-        if (extent.bytes == 0) free_.erase(last->first);
+        erase(free_.find(low));
+        if (bytes < there) insert(low, there - bytes, true);
         add_free(at, bytes, false);
     }
 }
@@ -159,9 +159,14 @@ Arena::Counts Arena::counts() const {
     return counts_;
 }
 
-// The place with the fewest clean pages; of equals the one that leaves the least of its run, then
+// The place with the fewest clean pages; of equals the one that leaves the least beside of it, then
 // the lowest.
 bool Arena::find(std::size_t bytes, Place& best) const {
+    const auto fit = dirty_.lower_bound({bytes, 0});
+    if (fit != dirty_.end()) {
+        best = Place{fit->second, 0, fit->first - bytes};
+        return true;
+    }
     bool found = false;
     for (auto first = free_.begin(); first != free_.end();) {
         // A run of neighbours, clean and dirty by turns.
@@ -189,18 +194,27 @@ bool Arena::find(std::size_t bytes, Place& best) const {
 
 void Arena::consider(std::size_t at, std::size_t bytes, Extents::const_iterator it,
                      std::size_t run_bytes, bool& found, Place& best) const {
-    std::size_t fresh = 0, rest = run_bytes - bytes;
-    const auto home = it;
+    std::size_t fresh = 0;
+    const std::size_t rest = run_bytes - bytes;
     for (; it != free_.end() && it->first < at + bytes; ++it) {
         if (it->second.is_dirty) continue;
         const std::size_t from = std::max(it->first, at);
         const std::size_t to = std::min(it->first + it->second.bytes, at + bytes);
         fresh += to - from;
     }
-    if (fresh == 0) rest = home->second.bytes - bytes;  // best fit among what is resident
     if (found && (fresh > best.fresh || (fresh == best.fresh && rest >= best.rest))) return;
     best = Place{at, fresh, rest};
     found = true;
+}
+
+Arena::Extents::iterator Arena::insert(std::size_t at, std::size_t bytes, bool is_dirty) {
+    if (is_dirty) dirty_.emplace(bytes, at);
+    return free_.emplace(at, Extent{bytes, is_dirty}).first;
+}
+
+Arena::Extents::iterator Arena::erase(Extents::iterator it) {
+    if (it->second.is_dirty) dirty_.erase({it->second.bytes, it->first});
+    return free_.erase(it);
 }
 
 void Arena::carve(std::size_t at, std::size_t bytes) {
@@ -209,9 +223,9 @@ void Arena::carve(std::size_t at, std::size_t bytes) {
     while (it != free_.end() && it->first < end) {
         const std::size_t low = it->first, high = low + it->second.bytes;
         const bool is_dirty = it->second.is_dirty;
-        it = free_.erase(it);
-        if (low < at) free_.emplace(low, Extent{at - low, is_dirty});
-        if (high > end) it = free_.emplace(end, Extent{high - end, is_dirty}).first;
+        it = erase(it);
+        if (low < at) insert(low, at - low, is_dirty);
+        if (high > end) it = insert(end, high - end, is_dirty);
     }
 }
 
@@ -222,14 +236,14 @@ void Arena::add_free(std::size_t at, std::size_t bytes, bool is_dirty) {
         if (before->first + before->second.bytes == at && before->second.is_dirty == is_dirty) {
             at = before->first;
             bytes += before->second.bytes;
-            next = free_.erase(before);
+            next = erase(before);
         }
     }
     if (next != free_.end() && at + bytes == next->first && next->second.is_dirty == is_dirty) {
         bytes += next->second.bytes;
-        free_.erase(next);
+        erase(next);
     }
-    free_.emplace(at, Extent{bytes, is_dirty});
+    insert(at, bytes, is_dirty);
 }
 
 }  // namespace elbowroom

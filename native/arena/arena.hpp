@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <set>
 #include <unordered_map>
+#include <utility>
 
 namespace elbowroom {
 
@@ -78,6 +80,8 @@ class Arena {
     bool find(std::size_t bytes, Place& best) const;
     void consider(std::size_t at, std::size_t bytes, Extents::const_iterator first,
                   std::size_t run_bytes, bool& found, Place& best) const;
+    Extents::iterator insert(std::size_t at, std::size_t bytes, bool is_dirty);
+    Extents::iterator erase(Extents::iterator it);
     void carve(std::size_t at, std::size_t bytes);
     void add_free(std::size_t at, std::size_t bytes, bool is_dirty);
     void give_back(std::size_t excess);
@@ -91,6 +95,7 @@ class Arena {
     std::size_t size_ = 0;
     std::size_t opened_ = 0;  // bytes from the base on that may be read and written
     Extents free_;            // by offset; neighbours differ in state
+    std::set<std::pair<std::size_t, std::size_t>> dirty_;  // of these, by size and offset
     std::unordered_map<std::size_t, std::size_t> blocks_;
     Counts counts_;
     Resident resident_;
