@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "arena/arena.hpp"
 
@@ -92,8 +93,10 @@ Allocator& ours() {
 EXPORTED const char* elbowroom_arena_torch() { return TORCH_VERSION; }
 
 // 1 if tensors from `from_bytes` on now lie in an arena of at most `most_bytes` of addresses, until
-// as many calls to `elbowroom_arena_release`. To be called with the interpreter lock held.
+// as many calls to `elbowroom_arena_release`.
 EXPORTED int elbowroom_arena_hold(std::size_t from_bytes, std::size_t most_bytes) {
+    static std::mutex one_at_a_time;
+    const std::scoped_lock held(one_at_a_time);
     if (others == nullptr) {
         c10::Allocator* const now = c10::GetCPUAllocator();
         // Somebody else's allocator is theirs to keep.

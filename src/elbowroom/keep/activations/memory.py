@@ -34,8 +34,8 @@ class Memory(Protocol):
         ...
 
 
-# Tensors from this size on leave so much behind that a look at the process is worth its time.
-_LOOK_BYTES = 1 << 20
+# What is encoded of so many bytes is large enough for a look at the process, which takes a while.
+_LOOK_BYTES = 16 << 20
 
 # Of what is in tensors, so much may be free on top of what they need at once: sizes take turns, and
 # with nothing to spare a part of the pages would go to the system and come back in every pass. In
@@ -48,7 +48,7 @@ class Pages:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._saved = 0
+        self._saved = self._looked = 0
         self._is_large = False
 
     @property
@@ -58,7 +58,8 @@ class Pages:
 
     def before_pass(self, saved_bytes: int) -> None:
         """The last pass would have saved so much plainly."""
-        self._is_large, self._saved = saved_bytes >= ALWAYS_BYTES, 0
+        self._is_large = saved_bytes >= ALWAYS_BYTES
+        self._saved = self._looked = 0
         self._arena.begin_pass(slack=_LARGE_SLACK if self._is_large else _SLACK)
 
     def note_saved(self, nbytes: int) -> None:
@@ -66,7 +67,8 @@ class Pages:
         self._saved += nbytes
         if self._saved >= ALWAYS_BYTES:
             self._is_large = True
-        if nbytes >= _LOOK_BYTES:
+        if self._saved - self._looked >= _LOOK_BYTES:
+            self._looked = self._saved
             self._arena.settle()
 
     def within_pass(self, nbytes: int) -> None:
