@@ -17,14 +17,14 @@
 
 namespace {
 
-// Of the process, as the kernel counts it. A child of fork(2) opens its own.
-std::atomic<int> size_file{-1};
-
-void open_size() { size_file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC); }
-
+// Of the process, as the kernel counts it. Opened each time: a descriptor would be the parent's in
+// the child of fork(2), and anybody's in a process that closes all it finds.
 std::size_t resident_bytes() {
+    const int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
     char text[128];
-    const ssize_t length = pread(size_file, text, sizeof text - 1, 0);
+    const ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
     if (length <= 0) return 0;
     text[length] = 0;
     const char* const second = std::strchr(text, ' ');
@@ -102,12 +102,8 @@ EXPORTED int elbowroom_arena_hold(std::size_t from_bytes, std::size_t most_bytes
         // Somebody else's allocator is theirs to keep.
         if (now != c10::GetDefaultCPUAllocator() || now->raw_deleter() == nullptr) return 0;
         if (!arena().reserve(most_bytes)) return 0;
-        open_size();
         const int failed = pthread_atfork([] { arena().lock(); }, [] { arena().unlock(); },
-                                          [] {
-                                              open_size();
-                                              arena().unlock();
-                                          });
+                                          [] { arena().unlock(); });
         if (failed) return 0;
         most_bytes_at_once =
             static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
