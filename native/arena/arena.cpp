@@ -4,6 +4,7 @@
 
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 namespace elbowroom {
@@ -30,6 +31,8 @@ Arena::~Arena() {
 bool Arena::reserve(std::size_t bytes) {
     const std::scoped_lock held(mutex_);
     if (size_ > 0) return true;
+    if (sysconf(_SC_PAGESIZE) != static_cast<long>(page_bytes))
+        return false;  // larger ones could not be given back
     bytes = up(bytes, step_bytes);
     void* const found = mmap(nullptr, bytes + large_page_bytes, PROT_NONE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -90,9 +93,16 @@ std::size_t Arena::limit() const noexcept {
     return std::max(need + live / 256 * slack_, cap_);
 }
 
-std::size_t Arena::resident() const {
-    const std::size_t told = resident_();
-    return told > 0 ? told : counts_.live + counts_.dirty;
+std::size_t Arena::look() {
+    const std::size_t mine = counts_.live + counts_.dirty, told = resident_();
+    // Blocks that nobody has written to yet are not there: then this is negative.
+    outside_ = told > 0 ? static_cast<std::ptrdiff_t>(told - mine) : 0;
+    return told > 0 ? told : mine;
+}
+
+void Arena::note_need() {
+    const std::ptrdiff_t need = outside_ + static_cast<std::ptrdiff_t>(counts_.live);
+    if (need > 0) counts_.peak_need = std::max(counts_.peak_need, static_cast<std::size_t>(need));
 }
 
 void Arena::keep_limit(std::size_t resident) {
@@ -105,13 +115,13 @@ void* Arena::allocate(std::size_t bytes) {
     bytes = up(bytes, page_bytes);
     Place place;
     if (!find(bytes, place) || !grow_to(place.at + bytes)) return nullptr;
-    const std::size_t before = resident();
+    // Where no page is new the process does not grow, and need not be looked at.
+    const std::size_t before = place.fresh > 0 ? look() : 0;
     carve(place.at, bytes);
     // The block will be written to: what is not there yet will be.
-    const std::size_t others = before - std::min(before, counts_.dirty);
-    counts_.peak_need = std::max(counts_.peak_need, others + bytes);
     counts_.live += bytes;
     counts_.peak_live = std::max(counts_.peak_live, counts_.live);
+    note_need();
     counts_.dirty -= bytes - place.fresh;
     counts_.taken += place.fresh;
     if (place.fresh > 0) keep_limit(before + place.fresh);
@@ -137,15 +147,16 @@ void Arena::begin_pass(std::size_t slack_256ths, std::size_t cap) {
     cap_ = cap;
     last_ = counts_;
     counts_.peak_live = counts_.live;
-    const std::size_t now = resident();
-    counts_.peak_need = now - std::min(now, counts_.dirty);
+    counts_.peak_need = 0;
+    const std::size_t now = look();
+    note_need();
     keep_limit(now);
 }
 
 void Arena::settle() {
     const std::scoped_lock held(mutex_);
-    const std::size_t now = resident();
-    counts_.peak_need = std::max(counts_.peak_need, now - std::min(now, counts_.dirty));
+    const std::size_t now = look();
+    note_need();
     keep_limit(now);
 }
 

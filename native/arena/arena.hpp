@@ -86,7 +86,8 @@ class Arena {
     void add_free(std::size_t at, std::size_t bytes, bool is_dirty);
     void give_back(std::size_t excess);
     void keep_limit(std::size_t resident);
-    std::size_t resident() const;
+    std::size_t look();
+    void note_need();
     std::size_t limit() const noexcept;
     bool grow_to(std::size_t end);
 
@@ -99,7 +100,8 @@ class Arena {
     std::unordered_map<std::size_t, std::size_t> blocks_;
     Counts counts_;
     Resident resident_;
-    Counts last_;  // of the last pass
+    std::ptrdiff_t outside_ = 0;  // what the process took beside the arena when last looked at
+    Counts last_;                 // of the last pass
     std::size_t slack_ = 16, cap_ = 0;
 };
 
