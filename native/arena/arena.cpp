@@ -115,8 +115,11 @@ void* Arena::allocate(std::size_t bytes) {
     bytes = up(bytes, page_bytes);
     Place place;
     if (!find(bytes, place) || !grow_to(place.at + bytes)) return nullptr;
-    // Where no page is new the process does not grow, and need not be looked at.
-    const std::size_t before = place.fresh > 0 ? look() : 0;
+    // Where no page is new the process does not grow, and is looked at only before a record: what
+    // lies elsewhere may have gone meanwhile.
+    const auto known = static_cast<std::ptrdiff_t>(std::max(counts_.peak_need, last_.peak_need));
+    const bool is_record = outside_ + static_cast<std::ptrdiff_t>(counts_.live + bytes) > known;
+    const std::size_t before = place.fresh > 0 || is_record ? look() : 0;
     carve(place.at, bytes);
     // The block will be written to: what is not there yet will be.
     counts_.live += bytes;
