@@ -203,7 +203,9 @@ std::uint16_t chunk_units(const Stream& stream, std::size_t items, std::uint64_t
     if (is_long) worth /= 2;
     for (std::size_t parts = is_long ? 8 : 4; parts >= 2; parts /= 2) {
         const std::size_t even = (items + parts * times - 1) / (parts * times);
-        if (payload / (parts * times) < worth) continue;
+        // Two halves at once gain more than what each says of itself.
+        const bool is_pair = parts * times == 2 && worth <= shared_worth;
+        if (payload / (parts * times) < (is_pair ? worth / 3 : worth)) continue;
         for (const std::size_t unit : {g.columns * g.rows, g.columns, std::size_t{1}}) {
             const std::size_t step = 64 * unit;
             if (unit < 1 || step > even) continue;

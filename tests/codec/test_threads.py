@@ -17,7 +17,7 @@ def test_the_environment_sets_the_threads(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("ELBOWROOM_THREADS", "3")
     assert len(encode(x, Bound.absolute(1), codec="block").segments) == 3
     assert len(encode(x, Bound.absolute(1), codec="block", threads=2).segments) == 2
-    assert len(encode(x[:100_000], Bound.absolute(1), codec="block").segments) == 1
+    assert len(encode(x[:60_000], Bound.absolute(1), codec="block").segments) == 1
     for wrong in ("0", "-1", "many", "1.5", "²"):
         monkeypatch.setenv("ELBOWROOM_THREADS", wrong)
         with pytest.raises(InvalidArgument, match="ELBOWROOM_THREADS must be a positive integer"):
@@ -74,3 +74,15 @@ def test_the_helpers_are_those_of_torch_as_long_as_they_are_enough() -> None:
     assert same == before
     assert more > before
     assert child == 0
+
+
+def test_two_threads_share_an_array_of_a_megabyte() -> None:
+    x = torch.randn(4, 256, 14, 14, generator=torch.Generator().manual_seed(0))
+    bound = Bound.absolute(0.25)
+    whole = encode(x, bound, codec="dense", effort="ratio", threads=2)
+    shared = encode(x, bound, codec="dense", effort="balanced", threads=2)
+    assert (len(whole.segments), len(shared.segments)) == (1, 2)
+    # The same chunks whoever works on them, for one percent of the bytes.
+    alone = encode(x, bound, codec="dense", effort="balanced", threads=1)
+    assert shared.tobytes() == alone.tobytes()
+    assert shared.nbytes < 1.01 * whole.nbytes

@@ -8,7 +8,7 @@ from elbowroom import _native
 from elbowroom.errors import InvalidArgument
 
 # Below this, handing work to other threads takes longer than the work.
-PARALLEL_BYTES = 1 << 20
+PARALLEL_BYTES = 256 << 10
 
 # More would only be overhead, and the kernels count them in 32 bits.
 MOST_THREADS = 1024
