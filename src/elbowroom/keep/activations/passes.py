@@ -57,10 +57,7 @@ SMALL_BYTES = 16384
 _PATIENCE = 2
 
 _PARTIAL = frozenset({"sign", "bands", "free", "window"})
-
-# Their tensors are nobody else's.
-_MADE_AGAIN = (Bits, Coded, Derived, Offloaded)
-
+_MADE_AGAIN = (Bits, Coded, Derived, Offloaded)  # nobody else's
 
 Listener = Callable[[Any, Record], None]
 """Told of every node while it is fresh; the record knows its slots already."""
@@ -358,7 +355,9 @@ class Pass:
         if entry.bound > 0 and wants_signs:
             # Zeros come back as zeros and nothing else does: that is the mask. The values
             # themselves may have crossed zero.
-            return self._lend(tensor.abs(), kind)
+            is_last = entry.reads >= len(entry.uses) and self._is_free(tensor)
+            entry.recent = None if is_last else entry.recent
+            return self._lend(tensor.abs_() if is_last else tensor.abs(), kind)
         if not isinstance(payload, _MADE_AGAIN) or not self._suits(tensor, kind):
             return self._show(tensor, kind)
         if isinstance(payload, Derived) and not payload.has_made(tensor):
@@ -388,8 +387,10 @@ class Pass:
         return Shown.over(tensor) if is_cut and suits(kind, tensor, in_pieces=True) else tensor
 
     def _suits(self, tensor: Tensor, kind: str) -> bool:
-        is_free = self._is_alone and count_holders(tensor) == ALONE
-        return is_free and suits(kind, tensor, in_pieces=self.goes_in_pieces)
+        return self._is_free(tensor) and suits(kind, tensor, in_pieces=self.goes_in_pieces)
+
+    def _is_free(self, tensor: Tensor) -> bool:
+        return self._is_alone and count_holders(tensor) == ALONE
 
     def _keep_warm(self, entry: Entry, tensor: Tensor) -> None:
         """Hold on to what was decoded while its next reader is likely to be near."""
