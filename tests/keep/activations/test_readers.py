@@ -188,19 +188,21 @@ def test_a_backward_that_fails_is_followed_by_one_that_counts() -> None:
 def test_a_mask_is_made_where_the_values_were_only_by_the_last_reader(readers: int) -> None:
     torch.manual_seed(0)
     first = nn.Conv2d(3, 16, 3, padding=1)
-    others = nn.ModuleList(nn.Conv2d(16, 4, 3, padding=1) for _ in range(readers))
-    model = nn.ModuleList([first, others])
+    others = [nn.Conv2d(16, 4, 3, padding=1) for _ in range(readers)]
+    model = nn.ModuleList([first, *others])
+    parameters = list(model.parameters())
     x = torch.randn(SHAPE)
     room = er.Activations(model, tolerance=0.1, meter=0)
+    once = [torch.zeros(())]
     for _ in range(5):
         with room:
             y = functional.relu(first(x))
             loss = sum((other(y).square().mean() for other in others), torch.zeros(()))
-        once = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
-        twice = torch.autograd.grad(loss, list(model.parameters()))
+        once = list(torch.autograd.grad(loss, parameters, retain_graph=True))
+        twice = torch.autograd.grad(loss, parameters)
         assert all(torch.equal(a, b) for a, b in zip(once, twice, strict=True))
     assert any(row.bound > 0 and "Relu.result" in row.readers for row in room.ledger.rows)
     # The mask is the exact one: the bias of the first layer reads nothing else that is encoded.
     loss = sum((other(functional.relu(first(x))).square().mean() for other in others), x.sum() * 0)
-    exact = torch.autograd.grad(loss, first.bias)[0]
+    exact = torch.autograd.grad(loss, parameters[1])[0]
     assert torch.allclose(once[1], exact, rtol=1e-4, atol=1e-6)
