@@ -1,6 +1,7 @@
 """Budgets: the arithmetic, the regions that run again, and the real peak of a process."""
 
 import copy
+import functools
 import itertools
 import os
 import subprocess
@@ -22,7 +23,9 @@ from elbowroom.keep.activations.arrangement import (
     lowest,
     state,
 )
+from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.entries import Entry
+from elbowroom.keep.activations.gauge import Process
 from elbowroom.keep.activations.payloads import Nothing, offload
 from elbowroom.keep.activations.recompute import candidates, recomputed
 from elbowroom.keep.activations.shelf import Shelf
@@ -276,6 +279,7 @@ print("peak", peak())
 """
 
 
+@functools.cache
 def peak_of(memory: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, memory],
@@ -302,3 +306,18 @@ def test_a_budget_out_of_reach_is_refused_with_a_figure() -> None:
     said = peak_of("100000000")
     assert said.startswith("refused")
     assert "MB" in said
+
+
+@pytest.mark.parametrize("share", [0.65, 0.6, 0.5])
+def test_a_tight_budget_is_met_from_the_first_step_or_refused(share: float) -> None:
+    plain = int(peak_of("none").split()[1])
+    said = peak_of(str(int(plain * share)))
+    assert said.startswith("refused") or int(said.split()[1]) <= plain * share, said
+
+
+def test_in_the_first_pass_room_is_left_for_backward_to_work_in() -> None:
+    model = torch.nn.Linear(1, 1)
+    now = Process().now()
+    for plain_bytes, expected in ((10 << 20, Form.ENCODE), (400 << 20, Form.OFFLOAD)):
+        budget = Budget(model, now + (1 << 30), print)
+        assert budget.form_of(Site(("block", "f", 0, 0), 0), plain_bytes) is expected

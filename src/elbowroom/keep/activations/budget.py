@@ -39,6 +39,10 @@ MARGIN = 0.03
 # known.
 _BRIM = 0.9
 
+# Of that pass it is known from the largest tensor so far what backward will need to work with, at
+# least: the layer's input as it was, the gradient of what it gave and that of its input.
+_WORK = 3
+
 # Of the budget, left free for what comes into being in the first steps.
 _SETTLING = 0.05
 
@@ -59,6 +63,7 @@ class Budget:
         self._limit = limit_bytes
         self._report = report
         self._passes = 0
+        self._largest = 0
         self._failures = 0
         self._profile: Timeline | None = None
         # Lazy ones have no size before the first pass.
@@ -97,8 +102,10 @@ class Budget:
         if form is Form.OFFLOAD:
             return form
         now = self._gauge.now()
-        if self._passes <= 1 and now > _BRIM * self._limit:
-            return Form.OFFLOAD
+        if self._passes <= 1:
+            self._largest = max(self._largest, plain_bytes)
+            if now > min(_BRIM * self._limit, self._limit - _WORK * self._largest):
+                return Form.OFFLOAD
         if form is Form.KEEP and now + plain_bytes - site.plain_bytes > self._limit:
             return Form.ENCODE
         return form
@@ -180,8 +187,9 @@ class Budget:
             limit -= 2 * weights_bytes + _SETTLING * self._limit
         found = arrange(problem, limit)
         if found is None:
-            if not is_over:
-                # It is within the budget as it is, though not by much.
+            if not is_over and self._passes > 1:
+                # It is within the budget as it is, though not by much. The first pass was as full
+                # as it happened to be, which is no arrangement.
                 return
             found = lowest(problem)
             if found.peak_bytes + self._surprise > self._limit:
