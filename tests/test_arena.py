@@ -146,25 +146,73 @@ print(share_arena().counts().live_bytes // MB)
     assert found == ["4", "4"]
 
 
-def test_while_it_is_paused_nothing_is_put_into_it() -> None:
+def test_under_a_cap_the_process_stays_below_it_whoever_grows() -> None:
+    """Tensors, and memory beside the arena that nobody tells it of."""
     found = run(
         START
         + """
-from elbowroom.arena import Pause
-inside = ones(8)
-first, second = Pause(), Pause()
-outside = ones(8)
-print(arena.counts().live_bytes // MB)
-del inside
-print(arena.counts().live_bytes, arena.counts().free_bytes)
-first.close()
-more = ones(8)
-del second
-inside = ones(8)
-print(arena.counts().live_bytes // MB)
+import mmap, threading
+from elbowroom.host import resident_bytes
+base = resident_bytes()
+first, second = arena.cap(base + 400 * MB), arena.cap(base + 100 * MB)
+for mb in (60, 70, 80):
+    ones(mb)
+print(arena.counts().free_bytes >= 80 * MB, resident_bytes() <= base + 100 * MB)
+def grow():
+    beside = mmap.mmap(-1, 90 * MB)
+    for place in range(0, 90 * MB, 4096):
+        beside[place] = 1
+    return beside
+beside = grow()
+returned = threading.Event()
+while resident_bytes() > base + 104 * MB:
+    returned.wait(0.01)
+print(arena.counts().free_bytes < 20 * MB, arena.need_bytes() >= base + 85 * MB)
+beside.close()
+second.lift()
+for mb in (60, 70, 80):
+    ones(mb)
+print(arena.counts().free_bytes >= 80 * MB)
+""",
+        THP_MEM_ALLOC_ENABLE="0",
+    )
+    assert found == ["True"] * 5
+
+
+def test_what_is_needed_is_told_without_what_is_free() -> None:
+    found = run(
+        START
+        + """
+base = arena.need_bytes()
+arena.take_peak_bytes()
+ones(40)
+print((arena.take_peak_bytes() - base) // MB in range(38, 44))
+print((arena.need_bytes() - base) // MB in range(-2, 4))
+arena.take_peak_bytes()
+x = ones(30)
+print((arena.need_bytes() - base) // MB in range(28, 34), arena.take_peak_bytes() > base)
 """
     )
-    assert found == ["8", "0", "0", "8"]
+    assert found == ["True"] * 4
+
+
+def test_a_cap_holds_in_children_too() -> None:
+    found = run(
+        START
+        + """
+import os
+cap = arena.cap(1 << 40)
+child = os.fork()
+if child == 0:
+    torch.set_num_threads(1)
+    mine = arena.cap(arena.need_bytes() + 50 * MB)
+    for mb in (30, 35, 40):
+        torch.empty(mb << 18).fill_(1)
+    os._exit(0 if arena.counts().free_bytes <= 50 * MB else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    )
+    assert found == ["0"]
 
 
 def test_more_than_the_machine_has_is_left_to_torch() -> None:

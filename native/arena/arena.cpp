@@ -88,9 +88,10 @@ void Arena::give_back(std::size_t) {}
 #endif
 
 std::size_t Arena::limit() const noexcept {
+    if (cap_ > 0) return cap_;
     const std::size_t need = std::max(counts_.peak_need, last_.peak_need);
     const std::size_t live = std::max(counts_.peak_live, last_.peak_live);
-    return std::max(need + live / 256 * slack_, cap_);
+    return need + live / 256 * slack_;
 }
 
 std::size_t Arena::look() {
@@ -102,7 +103,9 @@ std::size_t Arena::look() {
 
 void Arena::note_need() {
     const std::ptrdiff_t need = outside_ + static_cast<std::ptrdiff_t>(counts_.live);
-    if (need > 0) counts_.peak_need = std::max(counts_.peak_need, static_cast<std::size_t>(need));
+    if (need <= 0) return;
+    counts_.peak_need = std::max(counts_.peak_need, static_cast<std::size_t>(need));
+    recent_peak_ = std::max(recent_peak_, static_cast<std::size_t>(need));
 }
 
 void Arena::keep_limit(std::size_t resident) {
@@ -144,10 +147,9 @@ void Arena::free(void* block) {
     add_free(at, bytes, true);
 }
 
-void Arena::begin_pass(std::size_t slack_256ths, std::size_t cap) {
+void Arena::begin_pass(std::size_t slack_256ths) {
     const std::scoped_lock held(mutex_);
     slack_ = slack_256ths;
-    cap_ = cap;
     last_ = counts_;
     counts_.peak_live = counts_.live;
     counts_.peak_need = 0;
@@ -161,6 +163,24 @@ void Arena::settle() {
     const std::size_t now = look();
     note_need();
     keep_limit(now);
+}
+
+void Arena::set_cap(std::size_t cap) {
+    const std::scoped_lock held(mutex_);
+    cap_ = cap;
+    keep_limit(look());
+}
+
+std::size_t Arena::need() {
+    const std::scoped_lock held(mutex_);
+    const std::size_t now = look();
+    note_need();
+    return now - std::min(now, counts_.dirty);
+}
+
+std::size_t Arena::take_peak() {
+    const std::scoped_lock held(mutex_);
+    return std::exchange(recent_peak_, 0);
 }
 
 void Arena::purge() {

@@ -51,9 +51,17 @@ class Arena {
     }
 
     // A new pass begins. What the process takes stays below the most that it has needed in this
-    // pass and the last one, and `slack` 256ths of the blocks in it, or below `cap` if that is
-    // more.
-    void begin_pass(std::size_t slack_256ths, std::size_t cap);
+    // pass and the last one, and `slack` 256ths of the blocks in it.
+    void begin_pass(std::size_t slack_256ths);
+
+    // Instead it may grow up to `cap`, and gives back what it can above; 0 for as above.
+    void set_cap(std::size_t cap);
+
+    // What the process takes now, without what is dirty.
+    std::size_t need();
+
+    // The most of that since the last call.
+    std::size_t take_peak();
 
     // The process may have grown: keeps to the limit.
     void settle();
@@ -103,6 +111,7 @@ class Arena {
     std::ptrdiff_t outside_ = 0;  // what the process took beside the arena when last looked at
     Counts last_;                 // of the last pass
     std::size_t slack_ = 16, cap_ = 0;
+    std::size_t recent_peak_ = 0;  // of what was needed since somebody asked
 };
 
 }  // namespace elbowroom

@@ -66,7 +66,7 @@ TEST(arena_takes_the_place_with_the_fewest_new_pages) {
 TEST(arena_gives_back_what_exceeds_the_need) {
     Arena arena(nobody);
     CHECK(arena.reserve(256 * mb));
-    arena.begin_pass(0, 0);
+    arena.begin_pass(0);
     void* const one = arena.allocate(8 * mb);
     void* const wall = arena.allocate(mb);
     std::memset(one, 7, 8 * mb);
@@ -82,10 +82,10 @@ TEST(arena_gives_back_what_exceeds_the_need) {
     arena.free(again);
     arena.free(wall);
     // What the next pass needs is not known before it is over: the last one counts.
-    arena.begin_pass(0, 0);
+    arena.begin_pass(0);
     CHECK(arena.counts().dirty == 19 * mb);
     void* const small = arena.allocate(mb);
-    arena.begin_pass(0, 0);
+    arena.begin_pass(0);
     CHECK(arena.counts().live + arena.counts().dirty == mb);
     arena.free(small);
     arena.purge();
@@ -95,7 +95,8 @@ TEST(arena_gives_back_what_exceeds_the_need) {
 TEST(arena_may_be_told_how_much_there_is) {
     Arena arena(nobody);
     CHECK(arena.reserve(256 * mb));
-    arena.begin_pass(0, 64 * mb);
+    arena.set_cap(64 * mb);
+    arena.begin_pass(0);
     void* const one = arena.allocate(8 * mb);
     void* const wall = arena.allocate(mb);
     arena.free(one);
@@ -103,16 +104,27 @@ TEST(arena_may_be_told_how_much_there_is) {
     CHECK(arena.counts().given_back == 0 && arena.counts().dirty == 8 * mb);
     arena.free(two);
     arena.free(wall);
-    arena.begin_pass(0, 5 * mb);
-    arena.begin_pass(0, 5 * mb);
+    arena.set_cap(5 * mb);
     CHECK(arena.counts().dirty == 5 * mb);
+    // What was needed does not count for more than the cap.
+    CHECK(arena.counts().peak_need == 11 * mb);
+    void* const more = arena.allocate(6 * mb);
+    CHECK(arena.counts().dirty == 0);
+    arena.free(more);
+    arena.settle();
+    CHECK(arena.counts().dirty == 5 * mb);
+    arena.set_cap(0);
+    void* const last = arena.allocate(11 * mb);
+    arena.free(last);
+    arena.settle();
+    CHECK(arena.counts().dirty == 11 * mb);
 }
 
 TEST(arena_makes_room_for_what_lies_elsewhere) {
     Arena arena(as_told);
     CHECK(arena.reserve(256 * mb));
     told = 100 * mb;
-    arena.begin_pass(0, 0);
+    arena.begin_pass(0);
     void* const one = arena.allocate(20 * mb);
     told = 120 * mb;
     CHECK(arena.counts().peak_need == 120 * mb);
@@ -124,6 +136,23 @@ TEST(arena_makes_room_for_what_lies_elsewhere) {
     told = 120 * mb;
     arena.settle();
     CHECK(arena.counts().dirty == 15 * mb);
+}
+
+TEST(arena_tells_what_is_needed) {
+    Arena arena(as_told);
+    CHECK(arena.reserve(256 * mb));
+    told = 100 * mb;
+    void* const one = arena.allocate(20 * mb);
+    told = 120 * mb;
+    CHECK(arena.need() == 120 * mb && arena.take_peak() == 120 * mb);
+    arena.free(one);
+    CHECK(arena.need() == 100 * mb && arena.take_peak() == 100 * mb);
+    CHECK(arena.take_peak() == 0);
+    // Counted when it is handed out, before anybody has written to it.
+    void* const two = arena.allocate(30 * mb);
+    CHECK(arena.take_peak() == 130 * mb);
+    arena.free(two);
+    CHECK(arena.need() == 90 * mb);  // as far as anybody knows 30 of the 120 are free
 }
 
 TEST(arena_refuses_what_it_has_not) {
@@ -151,10 +180,10 @@ TEST(arena_keeps_blocks_apart) {
     };
     std::map<std::uint8_t*, Block> blocks;
     std::size_t live = 0, peak = 0, refused = 0;
-    arena.begin_pass(8, 0);
+    arena.begin_pass(8);
     for (int turn = 0; turn < 6000; ++turn) {
         if (turn % 500 == 499) {
-            arena.begin_pass(turn % 64, 0);
+            arena.begin_pass(turn % 64);
             peak = live;
         } else if (turn % 97 == 0) {
             arena.settle();

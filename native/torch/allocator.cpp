@@ -8,10 +8,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <set>
+#include <system_error>
+#include <thread>
 
 #include "arena/arena.hpp"
 
@@ -44,9 +48,27 @@ c10::Allocator* others = nullptr;
 constexpr std::size_t never = SIZE_MAX;
 std::atomic<std::size_t> least_bytes{never};
 std::atomic<int> holders{0};
-std::atomic<int> pauses{0};
 
-bool is_wanted() { return holders > 0 && pauses == 0; }
+// The process is to stay below the least of these. It grows beside the arena too, where nobody
+// tells us: a thread looks while there are any.
+std::multiset<std::size_t> caps;
+std::mutex caps_lock;
+bool is_guarded = false;
+constexpr std::chrono::microseconds between_looks{500};
+
+void guard() {
+    for (;;) {
+        {
+            const std::scoped_lock held(caps_lock);
+            if (caps.empty()) {
+                is_guarded = false;
+                return;
+            }
+        }
+        arena().settle();
+        std::this_thread::sleep_for(between_looks);
+    }
+}
 
 // Larger ones than this are more than the machine has: torch's own allocator says so.
 std::size_t most_bytes_at_once = 0;
@@ -59,13 +81,13 @@ void release(void* block) {
     }
     c10::profiledCPUMemoryReporter().Delete(block);
     arena().free(block);
-    if (!is_wanted()) arena().purge();
+    if (holders == 0) arena().purge();
 }
 
 class Allocator final : public c10::Allocator {
   public:
     c10::DataPtr allocate(std::size_t bytes) override {
-        if (bytes >= least_bytes && bytes <= most_bytes_at_once && pauses == 0) {
+        if (bytes >= least_bytes && bytes <= most_bytes_at_once) {
             if (void* const block = arena().allocate(bytes)) {
                 c10::profiledCPUMemoryReporter().New(block, bytes);
                 return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
@@ -102,8 +124,20 @@ EXPORTED int elbowroom_arena_hold(std::size_t from_bytes, std::size_t most_bytes
         // Somebody else's allocator is theirs to keep.
         if (now != c10::GetDefaultCPUAllocator() || now->raw_deleter() == nullptr) return 0;
         if (!arena().reserve(most_bytes)) return 0;
-        const int failed = pthread_atfork([] { arena().lock(); }, [] { arena().unlock(); },
-                                          [] { arena().unlock(); });
+        const int failed = pthread_atfork(
+            [] {
+                caps_lock.lock();
+                arena().lock();
+            },
+            [] {
+                arena().unlock();
+                caps_lock.unlock();
+            },
+            [] {
+                is_guarded = false;  // its thread is the parent's
+                arena().unlock();
+                caps_lock.unlock();
+            });
         if (failed) return 0;
         most_bytes_at_once =
             static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
@@ -121,21 +155,41 @@ EXPORTED int elbowroom_arena_hold(std::size_t from_bytes, std::size_t most_bytes
 EXPORTED void elbowroom_arena_release() {
     if (--holders > 0) return;
     least_bytes = never;
-    arena().begin_pass(0, 0);
+    arena().begin_pass(0);
     arena().purge();
 }
 
-// Until as many calls to `resume` nothing more lies in the arena, and what is freed goes back.
-EXPORTED void elbowroom_arena_pause() {
-    ++pauses;
-    arena().purge();
+// Until `lift` with the same number, what is free in the arena goes back as the process grows
+// beyond it. 0 if it could not be had.
+EXPORTED int elbowroom_arena_cap(std::size_t bytes) {
+    const std::scoped_lock held(caps_lock);
+    caps.insert(bytes);
+    arena().set_cap(*caps.begin());
+    if (is_guarded) return 1;
+    try {
+        std::thread(guard).detach();
+    } catch (const std::system_error&) {
+        return 0;  // the arena still looks whenever it grows itself
+    }
+    is_guarded = true;
+    return 1;
 }
 
-EXPORTED void elbowroom_arena_resume() { --pauses; }
-
-EXPORTED void elbowroom_arena_begin_pass(std::size_t slack_256ths, std::size_t cap) {
-    arena().begin_pass(slack_256ths, cap);
+EXPORTED void elbowroom_arena_lift(std::size_t bytes) {
+    const std::scoped_lock held(caps_lock);
+    const auto found = caps.find(bytes);
+    if (found == caps.end()) return;
+    caps.erase(found);
+    arena().set_cap(caps.empty() ? 0 : *caps.begin());
 }
+
+EXPORTED void elbowroom_arena_begin_pass(std::size_t slack_256ths) {
+    arena().begin_pass(slack_256ths);
+}
+
+EXPORTED std::size_t elbowroom_arena_need() { return arena().need(); }
+
+EXPORTED std::size_t elbowroom_arena_take_peak() { return arena().take_peak(); }
 
 EXPORTED void elbowroom_arena_settle() { arena().settle(); }
 

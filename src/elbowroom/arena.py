@@ -50,14 +50,25 @@ class Arena:
         self._end = weakref.finalize(self, library.elbowroom_arena_release)
         self._end.atexit = False
 
-    def begin_pass(self, *, slack: float, cap_bytes: int = 0) -> None:
+    def begin_pass(self, *, slack: float) -> None:
         """Keep what the process takes below the most that this pass or the last one has needed.
 
-        Args:
-            slack: Of what is in tensors, this share may be taken on top.
-            cap_bytes: Up to here the process may grow in any case.
+        Of what is in tensors, the share `slack` may be taken on top. Where there is a cap, that
+        counts instead.
         """
-        self._library.elbowroom_arena_begin_pass(round(256 * slack), cap_bytes)
+        self._library.elbowroom_arena_begin_pass(round(256 * slack))
+
+    def cap(self, nbytes: int) -> "Cap":
+        """Keep what the process takes below this instead, as far as what is free goes."""
+        return Cap(self._library, nbytes)
+
+    def need_bytes(self) -> int:
+        """What the process takes now, without what is free here."""
+        return self._library.elbowroom_arena_need()
+
+    def take_peak_bytes(self) -> int:
+        """The most of that since the last call."""
+        return self._library.elbowroom_arena_take_peak()
 
     def settle(self) -> None:
         """Give memory back if the process has grown beyond its limit for other reasons."""
@@ -78,21 +89,17 @@ class Arena:
         self._end()
 
 
-class Pause:
-    """While anybody has one, nothing more lies in the arena, and what is freed there goes back."""
+class Cap:
+    """Of the process, while it lives; of several the least counts."""
 
-    def __init__(self) -> None:
-        library = _load()
-        self._end = None
-        if library is not None:
-            library.elbowroom_arena_pause()
-            self._end = weakref.finalize(self, library.elbowroom_arena_resume)
-            self._end.atexit = False
+    def __init__(self, library: ctypes.CDLL, nbytes: int) -> None:
+        library.elbowroom_arena_cap(nbytes)
+        self._end = weakref.finalize(self, library.elbowroom_arena_lift, nbytes)
+        self._end.atexit = False
 
-    def close(self) -> None:
+    def lift(self) -> None:
         """End it."""
-        if self._end is not None:
-            self._end()
+        self._end()
 
 
 def share_arena() -> Arena | None:
@@ -137,8 +144,10 @@ def _load() -> ctypes.CDLL | None:
         return None
     sizes = [ctypes.c_size_t, ctypes.c_size_t]
     library.elbowroom_arena_hold.argtypes = sizes
-    library.elbowroom_arena_begin_pass.argtypes = sizes
-    library.elbowroom_arena_begin_pass.restype = None
-    for name in ("release", "pause", "resume", "settle", "purge", "counts"):
+    for name in ("begin_pass", "cap", "lift"):
+        getattr(library, f"elbowroom_arena_{name}").argtypes = sizes[:1]
+    for name in ("begin_pass", "lift", "release", "settle", "purge", "counts"):
         getattr(library, f"elbowroom_arena_{name}").restype = None
+    for name in ("need", "take_peak"):
+        getattr(library, f"elbowroom_arena_{name}").restype = ctypes.c_size_t
     return library

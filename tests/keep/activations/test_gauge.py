@@ -1,16 +1,18 @@
-"""What the kernel is told about pages where memory is short."""
+"""How much memory is in use, and what the kernel is told about pages where it is short."""
 
 import gc
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import elbowroom as er
+from elbowroom.keep.activations.gauge import Lean
 
 SCRIPT = """
 import ctypes, sys
@@ -39,7 +41,10 @@ def watchers() -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_nobody_watches_for_a_room_that_is_closed_or_gone(is_closed: bool) -> None:
+def test_nobody_watches_for_a_room_that_is_closed_or_gone(
+    is_closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elbowroom.keep.activations.gauge.share_arena", lambda: None)
     before = set(watchers())
     model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 8))
     room = er.Activations(model, memory="16 GB", meter=0)
@@ -56,3 +61,53 @@ def test_nobody_watches_for_a_room_that_is_closed_or_gone(is_closed: bool) -> No
     for thread in mine:
         thread.join(timeout=20)
     assert not any(thread.is_alive() for thread in mine)
+
+
+class Beside:
+    """An arena that only listens."""
+
+    def __init__(self) -> None:
+        self.caps: list[int] = []
+        self.needed = self.most = 0
+
+    def cap(self, nbytes: int) -> "Beside":
+        self.caps.append(nbytes)
+        return self
+
+    def lift(self) -> None:
+        self.caps.pop()
+
+    def purge(self) -> None:
+        self.most = 0
+
+    def need_bytes(self) -> int:
+        return self.needed
+
+    def take_peak_bytes(self) -> int:
+        most, self.most = self.most, 0
+        return most
+
+
+def test_what_is_free_in_the_arena_does_not_count() -> None:
+    arena: Any = Beside()
+    gauge = Lean(arena, 1 << 50)
+    assert arena.caps == []  # nothing has begun
+    gauge.wake()
+    gauge.wake()
+    assert arena.caps == [1 << 50]
+    gauge.reset()
+    arena.needed, arena.most = 5, 9
+    assert (gauge.now(), gauge.peak(), gauge.peak()) == (5, 9, 5)
+    gauge.rest()
+    assert arena.caps == []
+
+
+def test_records_above_the_cap_are_believed() -> None:
+    """What has grown between two looks of the arena is known to the kernel alone."""
+    arena: Any = Beside()
+    gauge = Lean(arena, 1)
+    ever = gauge.peak()
+    assert ever > 1 << 20  # this process has been larger than a byte
+    gauge.reset()
+    arena.needed = 7
+    assert gauge.peak() == 7

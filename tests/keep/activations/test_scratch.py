@@ -152,7 +152,7 @@ def test_backward_has_fewer_tensors_at_once(monkeypatch: Any) -> None:
     peaks = []
     for lends in (True, False):
         if not lends:
-            monkeypatch.setattr("elbowroom.keep.activations.passes.suits", lambda *a, **k: False)
+            monkeypatch.setattr("elbowroom.keep.activations.returns.suits", lambda *a, **k: False)
         room = er.Activations(model, tolerance=0.1, meter=0)
         with room:
             loss = model(x).mean()

@@ -104,3 +104,22 @@ def test_budgets_defer_them(monkeypatch: Any) -> None:
     count = len(made)
     gradients(room, create_graph=True)
     assert len(made) == count
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_pooling_that_asks_for_shapes_gets_no_memory(channels_last: bool) -> None:
+    """Its input has been packed to a bit a value, and need not be made of that again."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2))
+    x = torch.randn(4, 3, 34, 34)
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+    parameters = list(model.parameters())
+    plain = torch.autograd.grad(model(x).square().sum(), parameters)
+    room = er.Activations(model, tolerance=0)
+    with room:
+        loss = model(x).square().sum()
+    (row,) = [r for r in room.ledger.rows if "MaxPool2DWithIndices.self" in r.readers]
+    assert row.method == "sign"
+    found = torch.autograd.grad(loss, parameters)
+    assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from torch import nn
 
-from elbowroom.arena import Pause
 from elbowroom.errors import BudgetUnreachable
 from elbowroom.host import trim_heap
 from elbowroom.keep.activations.arrangement import (
@@ -16,13 +15,7 @@ from elbowroom.keep.activations.arrangement import (
     lowest,
     state,
 )
-from elbowroom.keep.activations.gauge import (
-    Watch,
-    device_of,
-    return_freed_memory,
-    use_fewer_large_pages,
-    watch_of,
-)
+from elbowroom.keep.activations.gauge import Lean, Watch, device_of, watch_of
 from elbowroom.keep.activations.ledger import say_bytes
 from elbowroom.keep.activations.recompute import candidates
 from elbowroom.keep.activations.shelf import Shelf
@@ -49,6 +42,9 @@ _SETTLING = 0.05
 # An arrangement that takes more than this share of the present one's time is not worth a change.
 _WORTH = 0.97
 
+# Bytes of peak for a byte that is kept on top, as long as nothing else was seen: heaps have holes.
+_IN_HEAP, _IN_ARENA = 1.15, 1.02
+
 # Passes above the budget in a row, after which it is given up.
 _PATIENCE = 4
 
@@ -57,8 +53,7 @@ class Budget:
     """Watches the course of memory from pass to pass, and arranges what is held to stay below."""
 
     def __init__(self, model: nn.Module, limit_bytes: int, report: Callable[[str], None]) -> None:
-        device = device_of(model)
-        self._gauge: Watch = watch_of(device)
+        self._gauge: Watch = watch_of(device_of(model), int((1 - MARGIN) * limit_bytes))
         self._modules = candidates(model)
         self._limit = limit_bytes
         self._report = report
@@ -69,7 +64,7 @@ class Budget:
         # Lazy ones have no size before the first pass.
         self._weights = [p for p in model.parameters() if p.requires_grad]
         self._is_lent = False
-        self._growth = 1.15
+        self._growth = _IN_ARENA if isinstance(self._gauge, Lean) else _IN_HEAP
         self._surprise = 0  # bytes that the last arrangement took on top of what was expected
         self.timeline: Timeline | None = None
         """Of the present pass, where it is recorded."""
@@ -78,11 +73,6 @@ class Budget:
         self.arrangement = Arrangement()
         self.peak_bytes = 0
         load_solver()
-        if device.type != "cuda":
-            use_fewer_large_pages()
-            return_freed_memory(at_once=True)
-            # Another room may have tensors in the arena, where what is free counts too.
-            self._pause = Pause()
         if self._gauge.now() > limit_bytes:
             raise BudgetUnreachable(
                 f"the process holds {say_bytes(self._gauge.now())} before the first step, more "
@@ -119,7 +109,7 @@ class Budget:
 
     def rest(self) -> None:
         """No pass is to come for now."""
-        self._gauge.stop()
+        self._gauge.rest()
 
     def take_back(self) -> None:
         """What was lent is free again, and says nothing about other passes."""
@@ -136,6 +126,7 @@ class Budget:
             is_watched: Whether gradients are looked at in the next pass, which takes more memory
                 than others. Those passes are the measure.
         """
+        self._gauge.wake()
         if self._passes > 0:
             is_fresh = self._close()
             if is_fresh or self.peak_bytes > self._limit:

@@ -73,6 +73,7 @@ class Entry:
         "device",
         "dtype",
         "encode_s",
+        "is_row_major",
         "nbytes_plain",
         "on_release",
         "payload",
@@ -98,6 +99,7 @@ class Entry:
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
         self.device = tensor.device
+        self.is_row_major = is_plain and tensor.is_contiguous()
         self.nbytes_plain = tensor.numel() * tensor.element_size() if is_plain else 0
         self.version = tensor._version
         self.watch = Watch(tensor, is_plain=is_plain)
@@ -176,6 +178,10 @@ class Entry:
         tensor = self.payload.restore()
         self.recent = weakref.ref(tensor)
         return tensor
+
+    def outline(self) -> Tensor:
+        """The shape without its memory; strides say nothing of the order."""
+        return torch.zeros(1, dtype=self.dtype, device=self.device).expand(self.shape)
 
     @property
     def is_alive(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from elbowroom.arena import Arena, Cap, share_arena
 from elbowroom.errors import InvalidArgument
 from elbowroom.host import tell_malloc, trim_heap
 
@@ -48,6 +49,14 @@ class Watch(Gauge, Protocol):
 
     def stop(self) -> None:
         """Watch no longer."""
+        ...
+
+    def rest(self) -> None:
+        """Nothing is to come for now."""
+        ...
+
+    def wake(self) -> None:
+        """Something is to come."""
         ...
 
 
@@ -105,6 +114,13 @@ class Sampled:
         """Watch no longer."""
         self._is_watching.clear()
 
+    def rest(self) -> None:
+        """Nothing is to come for now."""
+        self.stop()
+
+    def wake(self) -> None:
+        """Something is to come."""
+
     def look(self, now: int) -> bool:
         """So much is in use; False when nobody wants to know any more."""
         self._most = max(self._most, now)
@@ -125,6 +141,52 @@ def _watch(gauge: "weakref.ref[Sampled]") -> None:
             time.sleep(_SAMPLE_S)
     finally:
         os.close(file)
+
+
+class Lean:
+    """The process without what is free in the arena, which goes back as it nears the cap.
+
+    The arena looks at the process on its own, every half millisecond and whenever it grows. What
+    the kernel knows beyond the cap has happened between two looks.
+    """
+
+    def __init__(self, arena: Arena, cap_bytes: int) -> None:
+        self._arena, self._cap_bytes = arena, cap_bytes
+        self._cap: Cap | None = None
+        self._record = 0
+
+    def now(self) -> int:
+        """Bytes in use."""
+        return self._arena.need_bytes()
+
+    def peak(self) -> int:
+        """Most bytes in use since the last reset, or since this was asked last."""
+        now, record = self.now(), _status(b"VmHWM")
+        known = max(now, self._arena.take_peak_bytes())
+        return max(known, record) if record > max(self._record, self._cap_bytes) else known
+
+    def reset(self) -> None:
+        """Forget the peak."""
+        self._arena.take_peak_bytes()
+        self._record = _status(b"VmHWM")
+
+    def start(self) -> None:
+        """The arena looks all the time."""
+
+    def stop(self) -> None:
+        """The arena looks all the time."""
+
+    def rest(self) -> None:
+        """Nothing is to come for now: what is free goes back."""
+        if self._cap is not None:
+            self._cap.lift()
+            self._cap = None
+        self._arena.purge()
+
+    def wake(self) -> None:
+        """Something is to come."""
+        if self._cap is None:
+            self._cap = self._arena.cap(self._cap_bytes)
 
 
 class Device:
@@ -151,6 +213,12 @@ class Device:
     def stop(self) -> None:
         """Torch counts all the time."""
 
+    def rest(self) -> None:
+        """Torch counts all the time."""
+
+    def wake(self) -> None:
+        """Torch counts all the time."""
+
 
 def device_of(model: nn.Module) -> torch.device:
     """Where its parameters are."""
@@ -169,10 +237,21 @@ def gauge_of(device: torch.device) -> "Process | Device":
     return Process()
 
 
-def watch_of(device: torch.device) -> Watch:
-    """The gauge of what holds tensors of this device that leaves no trace."""
+def watch_of(device: torch.device, cap_bytes: int) -> Watch:
+    """The gauge of what holds tensors of this device, where no more than that is to be used.
+
+    It leaves no trace. On the host the arena serves, or the C library's heap where there is none.
+    """
     found = gauge_of(device)
-    return Sampled() if isinstance(found, Process) else found
+    if isinstance(found, Device):
+        return found
+    use_fewer_large_pages()
+    arena = share_arena()
+    if arena is not None:
+        trim_heap()
+        return Lean(arena, cap_bytes)
+    return_freed_memory(at_once=True)
+    return Sampled()
 
 
 def use_fewer_large_pages(setting: Path = _LARGE_PAGES) -> bool:

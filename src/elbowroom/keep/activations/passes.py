@@ -19,9 +19,9 @@ from torch import Tensor
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.derive import Derived, derive
+from elbowroom.keep.activations.derive import derive
 from elbowroom.keep.activations.entries import Entry, Identity, Record, Use, identity_of
-from elbowroom.keep.activations.masks import Bits, pack_sign, pack_two_valued
+from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
 from elbowroom.keep.activations.memory import Memory
 from elbowroom.keep.activations.needs import (
     Need,
@@ -33,31 +33,24 @@ from elbowroom.keep.activations.needs import (
     receiver_of,
     slots_of,
 )
-from elbowroom.keep.activations.payloads import (
-    Aliased,
-    Coded,
-    Nothing,
-    Offloaded,
-    Payload,
-    offload,
-)
+from elbowroom.keep.activations.payloads import Aliased, Coded, Nothing, Payload, offload
 from elbowroom.keep.activations.policy import Policy, husk
-from elbowroom.keep.activations.readers import ALONE, Readers, count_holders
+from elbowroom.keep.activations.readers import Readers
 from elbowroom.keep.activations.rerun import RERUN, rerun
-from elbowroom.keep.activations.scratch import Scratch, Shown, suits
+from elbowroom.keep.activations.returns import Returns
 from elbowroom.keep.activations.sites import Calls, Form, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.untouched import Untouched, is_plain
-from elbowroom.keep.activations.windows import Windowed, pack_windows, windows_of
+from elbowroom.keep.activations.windows import pack_windows, windows_of
 
 SMALL_BYTES = 16384
 
 # Operations that save something and return before a tensor of which only signs are wanted is let
-# go: often one of them saves it for its values.
-_PATIENCE = 2
+# go: often one of them saves it for its values. Where memory is short only the next one is waited
+# for: a tensor that comes back later is packed twice.
+_PATIENCE, _LITTLE_PATIENCE = 2, 1
 
 _PARTIAL = frozenset({"sign", "bands", "free", "window"})
-_MADE_AGAIN = (Bits, Coded, Derived, Offloaded)  # nobody else's
 
 Listener = Callable[[Any, Record], None]
 """Told of every node while it is fresh; the record knows its slots already."""
@@ -90,8 +83,8 @@ class Pass:
         self._regions: dict[tuple[int, int], weakref.ref[Entry]] = {}
         self._local = threading.local()
         self._lock = threading.RLock()
-        self._readers, self._is_alone, self._settled = Readers(), False, 0
-        self._warm: list[tuple[Entry, Tensor]] = []
+        self._readers, self._settled = Readers(), 0
+        self._returns = Returns(is_exact=policy.is_exact)
 
     @property
     def goes_in_pieces(self) -> bool:
@@ -153,11 +146,11 @@ class Pass:
             if entry.bound > 0 and not entry.needs & {Need.EXACT, Need.BANDS}:
                 # Encoded already, and that will do.
                 entry.raw = entry.producer = None
-            elif entry.needs & {Need.VALUES, Need.EXACT}:
+            elif entry.needs & {Need.VALUES, Need.EXACT, Need.WINDOW}:
                 self._act(entry, entry.raw)
             else:
                 self._late.append((self._settled, entry))
-        self._settle_late(_PATIENCE)
+        self._settle_late(_LITTLE_PATIENCE if self.goes_in_pieces else _PATIENCE)
 
     def _settle_late(self, patience: int) -> None:
         while self._late and self._late[0][0] + patience <= self._settled:
@@ -329,72 +322,10 @@ class Pass:
         node: Any = torch._C._current_autograd_node()
         kind = "" if node is None else kind_of(node)
         with self._lock:
-            self._is_alone = self._readers.is_alone(entry, node)
-            tensor = self._restore(entry, kind)
+            is_alone = self._readers.is_alone(entry, node)
+            in_pieces = self.goes_in_pieces
+            tensor = self._returns.restore(entry, kind, is_alone=is_alone, in_pieces=in_pieces)
         self.tally.restore(entry, time.perf_counter() - start)
         if self._memory is not None:
             self._memory.within_pass(entry.nbytes_plain)
         return tensor
-
-    def _restore(self, entry: Entry, kind: str) -> Tensor:
-        """For a node of this kind, which may write over what is made for it alone."""
-        payload = entry.payload
-        wants_signs = need_of(kind, "result") is Need.SIGN
-        if wants_signs and entry.signs is not None:
-            entry.reads += 1
-            tensor, entry.signs = entry.signs.restore(), None
-            return self._lend(tensor, kind)
-        if isinstance(payload, Derived):
-            source = payload.derivation.source
-            self._keep_warm(source, source.values())
-        if isinstance(payload, Windowed) and self._is_alone and self.goes_in_pieces:
-            return payload.defer()
-        tensor = entry.values()
-        if isinstance(payload, Coded | Offloaded) or self._is_worth_holding(payload):
-            self._keep_warm(entry, tensor)
-        if entry.bound > 0 and wants_signs:
-            # Zeros come back as zeros and nothing else does: that is the mask. The values
-            # themselves may have crossed zero.
-            is_last = entry.reads >= len(entry.uses) and self._is_free(tensor)
-            entry.recent = None if is_last else entry.recent
-            return self._lend(tensor.abs_() if is_last else tensor.abs(), kind)
-        if not isinstance(payload, _MADE_AGAIN) or not self._suits(tensor, kind):
-            return self._show(tensor, kind)
-        if isinstance(payload, Derived) and not payload.has_made(tensor):
-            return self._show(tensor, kind)
-        if self._is_worth_holding(payload) and entry.reads < len(entry.uses):
-            return tensor
-        if isinstance(payload, Coded | Offloaded) and entry.reads < len(entry.uses):
-            left = len(entry.uses) - entry.reads
-            if left > sum(need_of(use.kind, use.slot) is Need.SIGN for use in entry.uses):
-                return self._show(tensor, kind)
-            # The function that made it comes last, and wants a bit of each value.
-            entry.signs = pack_sign(tensor, of_size=True)
-            self._warm = [held for held in self._warm if held[0] is not entry]
-        entry.recent = None
-        return Scratch.over(tensor)
-
-    def _is_worth_holding(self, payload: Payload | None) -> bool:
-        """Normalising again takes longer than decoding, and exact rooms are not short of memory."""
-        return isinstance(payload, Derived) and self._policy.is_exact
-
-    def _lend(self, tensor: Tensor, kind: str) -> Tensor:
-        return Scratch.over(tensor) if self._suits(tensor, kind) else tensor
-
-    def _show(self, tensor: Tensor, kind: str) -> Tensor:
-        """For reading only, in pieces where that helps."""
-        is_cut = self._is_alone and self.goes_in_pieces and kind == "Convolution"
-        return Shown.over(tensor) if is_cut and suits(kind, tensor, in_pieces=True) else tensor
-
-    def _suits(self, tensor: Tensor, kind: str) -> bool:
-        return self._is_free(tensor) and suits(kind, tensor, in_pieces=self.goes_in_pieces)
-
-    def _is_free(self, tensor: Tensor) -> bool:
-        return self._is_alone and count_holders(tensor) == ALONE
-
-    def _keep_warm(self, entry: Entry, tensor: Tensor) -> None:
-        """Hold on to what was decoded while its next reader is likely to be near."""
-        entry.reads += 1
-        self._warm = [held for held in self._warm if held[0] is not entry][-1:]
-        if entry.reads < len(entry.uses):
-            self._warm.append((entry, tensor))

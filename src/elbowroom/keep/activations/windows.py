@@ -17,6 +17,9 @@ from elbowroom.keep.activations.stand_ins import StandIn
 
 _aten = torch.ops.aten
 
+# Kinds of nodes that read the shape of their input, and do not mind where it lies.
+ASK_FOR_SHAPES = frozenset({"MaxPool2DWithIndices"})
+
 # Fewer indices are not worth a call from the dispatcher into Python.
 LEAST_BYTES = 4 << 20
 

@@ -1,0 +1,104 @@
+"""How saved tensors come back to backward: decoded, to be written over, or in outline only.
+
+Of a node it is known what it does with a tensor; of a tensor, who else will read it. What was made
+for one reader alone is lent to it as memory for its result.
+"""
+
+from torch import Tensor
+
+from elbowroom.keep.activations.derive import Derived
+from elbowroom.keep.activations.entries import Entry
+from elbowroom.keep.activations.masks import Bits, pack_sign
+from elbowroom.keep.activations.needs import Need, need_of
+from elbowroom.keep.activations.payloads import Coded, Offloaded, Payload
+from elbowroom.keep.activations.readers import ALONE, count_holders
+from elbowroom.keep.activations.scratch import Scratch, Shown, suits
+from elbowroom.keep.activations.windows import ASK_FOR_SHAPES, Windowed
+
+_MADE_AGAIN = (Bits, Coded, Derived, Offloaded)  # nobody else's
+
+
+class Returns:
+    """The way back of one pass; asked by one thread at a time."""
+
+    def __init__(self, *, is_exact: bool) -> None:
+        self._is_exact = is_exact
+        self._is_alone = self._in_pieces = False
+        self._warm: list[tuple[Entry, Tensor]] = []
+
+    def restore(self, entry: Entry, kind: str, *, is_alone: bool, in_pieces: bool) -> Tensor:
+        """For a node of this kind, which may write over what is made for it alone.
+
+        Args:
+            entry: What autograd held in place of the tensor.
+            kind: Of the node that wants it.
+            is_alone: Whether nobody else can be reading it now.
+            in_pieces: Whether layers work on parts of their tensors.
+        """
+        self._is_alone, self._in_pieces = is_alone, in_pieces
+        payload = entry.payload
+        wants_signs = need_of(kind, "result") is Need.SIGN
+        if wants_signs and entry.signs is not None:
+            entry.reads += 1
+            tensor, entry.signs = entry.signs.restore(), None
+            return self._lend(tensor, kind)
+        if isinstance(payload, Derived):
+            source = payload.derivation.source
+            self._keep_warm(source, source.values())
+        if isinstance(payload, Windowed):
+            return payload.defer() if is_alone and in_pieces else payload.restore()
+        is_there = payload is not None and payload.method == "keep"
+        # Their indices they do read.
+        asks = kind in ASK_FOR_SHAPES and is_alone and entry.dtype.is_floating_point
+        if asks and entry.is_row_major and not is_there:
+            entry.reads += 1
+            return entry.outline()
+        tensor = entry.values()
+        if isinstance(payload, Coded | Offloaded) or self._is_worth_holding(payload):
+            self._keep_warm(entry, tensor)
+        if entry.bound > 0 and wants_signs:
+            # Zeros come back as zeros and nothing else does: that is the mask. The values
+            # themselves may have crossed zero.
+            is_last = entry.reads >= len(entry.uses) and self._is_free(tensor)
+            entry.recent = None if is_last else entry.recent
+            return self._lend(tensor.abs_() if is_last else tensor.abs(), kind)
+        if not isinstance(payload, _MADE_AGAIN) or not self._suits(tensor, kind):
+            return self._show(tensor, kind)
+        if isinstance(payload, Derived) and not payload.has_made(tensor):
+            return self._show(tensor, kind)
+        if self._is_worth_holding(payload) and entry.reads < len(entry.uses):
+            return tensor
+        if isinstance(payload, Coded | Offloaded) and entry.reads < len(entry.uses):
+            left = len(entry.uses) - entry.reads
+            if left > sum(need_of(use.kind, use.slot) is Need.SIGN for use in entry.uses):
+                return self._show(tensor, kind)
+            # The function that made it comes last, and wants a bit of each value.
+            entry.signs = pack_sign(tensor, of_size=True)
+            self._warm = [held for held in self._warm if held[0] is not entry]
+        entry.recent = None
+        return Scratch.over(tensor)
+
+    def _is_worth_holding(self, payload: Payload | None) -> bool:
+        """Normalising again takes longer than decoding, and exact rooms are not short of memory."""
+        return isinstance(payload, Derived) and self._is_exact
+
+    def _lend(self, tensor: Tensor, kind: str) -> Tensor:
+        return Scratch.over(tensor) if self._suits(tensor, kind) else tensor
+
+    def _show(self, tensor: Tensor, kind: str) -> Tensor:
+        """For reading only, in pieces where that helps."""
+        is_cut = self._is_alone and self._in_pieces and kind == "Convolution"
+        return Shown.over(tensor) if is_cut and suits(kind, tensor, in_pieces=True) else tensor
+
+    def _suits(self, tensor: Tensor, kind: str) -> bool:
+        return self._is_free(tensor) and suits(kind, tensor, in_pieces=self._in_pieces)
+
+    def _is_free(self, tensor: Tensor) -> bool:
+        return self._is_alone and count_holders(tensor) == ALONE
+
+    def _keep_warm(self, entry: Entry, tensor: Tensor) -> None:
+        """Hold on to what was decoded while its next reader is likely to be near."""
+        entry.reads += 1
+        self._warm = [held for held in self._warm if held[0] is not entry][-1:]
+        if entry.reads < len(entry.uses):
+            self._warm.append((entry, tensor))
