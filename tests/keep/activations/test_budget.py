@@ -242,7 +242,7 @@ def test_recomputed_regions_give_the_same_bits(name: str) -> None:
 
 
 SCRIPT = """
-import sys, torch
+import resource, sys, torch
 from torch.nn import functional
 import elbowroom as er
 from tests.keep.activations.models import Transformer, tokens
@@ -264,6 +264,7 @@ def peak():
 try:
     room = None if memory == "none" else er.Activations(model, memory=int(memory))
     for _ in range(7):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         if room is None:
             loss = functional.cross_entropy(model(x), y)
         else:
@@ -275,15 +276,21 @@ try:
 except er.BudgetUnreachable as error:
     print("refused", error)
     sys.exit()
-print("peak", peak())
+pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print("peak", peak(), pages * resource.getpagesize())
 """
+
+# Where the user has a say in memory there is no arena.
+ALONE = "MALLOC_TRIM_THRESHOLD_"
 
 
 @functools.cache
-def peak_of(memory: str) -> str:
+def peak_of(memory: str, *, has_arena: bool = True) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC"))}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, memory],
         cwd=ROOT,
+        env=environment | ({} if has_arena else {ALONE: "131072"}),
         capture_output=True,
         text=True,
         timeout=300,
@@ -294,12 +301,24 @@ def peak_of(memory: str) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def test_a_real_process_stays_within_its_budget() -> None:
+@pytest.mark.parametrize("has_arena", [True, False])
+def test_a_real_process_stays_within_its_budget(has_arena: bool) -> None:
     plain = int(peak_of("none").split()[1])
     for share in (0.85, 0.7):
-        said = peak_of(str(int(plain * share)))
+        said = peak_of(str(int(plain * share)), has_arena=has_arena)
         assert said.startswith("peak"), said
         assert int(said.split()[1]) <= plain * share
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is an arena on Linux only")
+def test_memory_is_used_again_within_a_budget() -> None:
+    """What a step frees it needs again: pages that went back would come cleared, one by one."""
+    plain = int(peak_of("none").split()[1])
+    with_arena, without = (
+        int(peak_of(str(int(0.85 * plain)), has_arena=has).split()[2]) for has in (True, False)
+    )
+    assert with_arena < plain / 20
+    assert with_arena < without / 2
 
 
 def test_a_budget_out_of_reach_is_refused_with_a_figure() -> None:
