@@ -2,7 +2,7 @@
 
 import pytest
 
-from elbowroom.keep.activations.policy import ENOUGH, Policy
+from elbowroom.keep.activations.policy import ENOUGH, LEAST_WORTH, MOST_WORTH, Policy
 
 
 def make_policy() -> Policy:
@@ -19,12 +19,13 @@ def test_bytes_give_way_to_time_once_little_is_held() -> None:
     policy = make_policy()
     first = policy.worth
     assert first < settle(policy, 1.1 * ENOUGH, 1) <= 1.1 * first * (1 + 1e-9)
-    assert settle(policy, 3 * ENOUGH, 20) == 4.0
+    assert settle(policy, 3 * ENOUGH, 20) == MOST_WORTH
 
 
 def test_time_gives_way_to_bytes_down_to_where_it_began() -> None:
     policy = make_policy()
     first = policy.worth
+    assert first == LEAST_WORTH
     high = settle(policy, 3 * ENOUGH, 20)
     assert first < settle(policy, 0.9 * ENOUGH, 1) < high
     assert settle(policy, 0.5 * ENOUGH, 20) == first

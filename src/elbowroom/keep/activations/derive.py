@@ -3,10 +3,9 @@
 GELU, SiLU, LayerNorm and dropout save their input (or mask) for their own backward. When the next
 layer saves their output too, that output is computed again from the input when backward wants it.
 
-So are the outputs of BatchNorm, and of a ReLU behind a normalisation, where everything is kept to
-the last bit. Within bounds they are kept as well: the input of a BatchNorm bears errors two to four
-times as large as the input of the convolution behind it, of which half is zeros besides, so that
-one tensor at the tighter bound and a mask would take as many bytes as both.
+So is the output of a ReLU behind a normalisation, and that of a BatchNorm where everything is kept
+to the last bit. Within bounds the ReLU leaves one bit a value: which are above zero must not follow
+from values that have an error.
 """
 
 import math
@@ -18,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from elbowroom.keep.activations.needs import RESHAPES, is_accumulator, kind_of
+from elbowroom.keep.activations.masks import Bits, pack_sign
+from elbowroom.keep.activations.needs import RESHAPES, Need, is_accumulator, kind_of, need_of
 
 if TYPE_CHECKING:
     from elbowroom.keep.activations.entries import Entry, Record, Use
@@ -42,7 +42,10 @@ class Derivation:
     apply: Callable[[], Tensor]
 
     first: Callable[[], Tensor] | None = None
-    """What is to be expected of the first sample's first channel, to rounding."""
+    """What is to be expected of the first sample's first channel, or its beginning, to rounding."""
+
+    is_masked: bool = False
+    """Whether what is not above zero is zero, which the values with their errors do not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,15 @@ class Derived:
 
     derivation: Derivation
     shape: tuple[int, ...]
+    signs: Bits | None = None
+    """Which values are above zero, where all others are zero."""
+
     method: str = "derive"
-    nbytes: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return 0 if self.signs is None else self.signs.nbytes
 
     def restore(self) -> Tensor:
         """Make it again."""
@@ -60,12 +70,18 @@ class Derived:
             if entry.payload is not None and entry.payload.method == "keep":
                 # Not a copy: changed since, it would give other values.
                 entry.check_version()
-        return self.derivation.apply().reshape(self.shape)
+        found = self.derivation.apply().reshape(self.shape)
+        # Its own memory: what is masked has been through an operation.
+        return found if self.signs is None else found.mul_(self.signs.restore())
 
     def link(self, uses: "Iterable[Use]") -> None:
-        """Whoever uses it uses the source."""
+        """Whoever uses its values uses the source."""
         source, path = self.derivation.source, self.derivation.path
-        source.uses.extend(replace(use, path=path) for use in uses)
+        source.uses.extend(
+            replace(use, path=path)
+            for use in uses
+            if self.signs is None or need_of(use.kind, use.slot) is not Need.SIGN
+        )
 
     def has_made(self, tensor: Tensor) -> bool:
         """Whether a tensor has memory of its own, and is not a view of the source."""
@@ -73,14 +89,26 @@ class Derived:
         return source.untyped_storage()._cdata != tensor.untyped_storage()._cdata
 
 
-def derive(tensor: Tensor, producer: Any, records: Records, *, exact: bool) -> Derived | None:
-    """How the tensor follows from kept entries, if it does; `exact` asks for the same bits."""
+def derive(
+    tensor: Tensor, producer: Any, records: Records, *, exact: bool, masked: bool
+) -> Derived | None:
+    """How the tensor follows from kept entries, if it does.
+
+    Args:
+        tensor: What is saved.
+        producer: The node that made it.
+        records: What its node, and those before it, have saved.
+        exact: The same bits are asked for.
+        masked: Also if it takes a bit a value.
+    """
     if not tensor.is_contiguous():
         return None
     derivation = _output_of(producer, records, exact, tensor.numel())
     if derivation is None or not _is_as_expected(tensor, derivation):
         return None
-    return Derived(derivation, tuple(tensor.shape))
+    if not derivation.is_masked:
+        return Derived(derivation, tuple(tensor.shape))
+    return Derived(derivation, tuple(tensor.shape), pack_sign(tensor)) if masked else None
 
 
 def _is_as_expected(tensor: Tensor, derivation: Derivation) -> bool:
@@ -88,8 +116,8 @@ def _is_as_expected(tensor: Tensor, derivation: Derivation) -> bool:
     if derivation.first is None or not tensor.numel():
         return True
     rough = 1e-3 if tensor.dtype in (torch.float32, torch.float64) else 0.05
-    found = tensor.view(derivation.source.shape)[0, 0].float()
     expected = derivation.first().float()
+    found = tensor.view(derivation.source.shape)[0, 0].flatten()[: len(expected)].float()
     return torch.allclose(found, expected, rough, rough, equal_nan=True)
 
 
@@ -177,44 +205,63 @@ def _layer_norm(node: Any, record: "Record", records: Records, exact: bool) -> D
 
 
 def _batch_norm(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
+    # Within bounds only what a ReLU makes of it: others derive from it in their turn.
+    return _normalised(node, record, exact=True) if exact else None
+
+
+def _normalised(node: Any, record: "Record", *, exact: bool) -> Derivation | None:
+    """The output of a BatchNorm in training."""
     source, weight, mean, scale = (
         _held(record, slot) for slot in ("input", "weight", "result1", "result2")
     )
     last = node.next_functions[2][0]
     # Of a bias that is not trained, or follows from something else, nothing is to be had here.
-    if not exact or source is None or weight is None or last is None:
+    if source is None or weight is None or last is None or mean is None or scale is None:
         return None
-    if mean is None or scale is None or not node._saved_training or not is_accumulator(last):
+    if not node._saved_training or not is_accumulator(last):
         return None
     # A copy: backward itself does not read it, so that nobody would tell of a change.
     bias, gain, eps = last.variable.detach().clone(), weight.values().clone(), node._saved_eps
+
+    def first() -> Tensor:
+        centred = source.first_values() - mean.values()[0]
+        return centred * (scale.values()[0] * gain[0]) + bias[0]
 
     def again() -> Tensor:
         x = source.values()
         return torch.native_batch_norm(x, gain, bias, None, None, True, 0.0, eps)[0]
 
-    def first() -> Tensor:
-        centred = source.values()[0, 0] - mean.values()[0]
-        return centred * (scale.values()[0] * gain[0]) + bias[0]
+    def within() -> Tensor:
+        # With the exact mean and scale: those of the values within the bound would be biased.
+        usual, spread = mean.values(), scale.values().pow(-2) - eps
+        x = source.values()
+        return torch.native_batch_norm(x, gain, bias, usual, spread, False, 0.0, eps)[0]
 
-    return Derivation(("NativeBatchNorm",), source, (), again, first)
+    if exact:
+        return Derivation(("NativeBatchNorm",), source, (), again, first)
+    return Derivation(("NativeBatchNorm",), source, (mean, scale), within, first)
 
 
 def _relu(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
     before = node.next_functions[0][0]
-    if not exact or before is None or kind_of(before) not in _NORMS:
+    known = None if before is None else _record_of(before, records)
+    if known is None:
         return None
-    known = _record_of(before, records)
-    inner = None if known is None else _RULES[known.kind](before, known, records, exact)
+    if known.kind == "NativeBatchNorm":
+        inner = _normalised(before, known, exact=exact)
+    elif known.kind == "NativeLayerNorm":
+        inner = _layer_norm(before, known, records, exact)
+    else:
+        return None
     if inner is None:
         return None
     first = inner.first
-    return Derivation(
-        ("Relu", *inner.path),
-        inner.source,
-        inner.others,
-        lambda: inner.apply().relu_(),
-        None if first is None else lambda: first().relu(),
+    return replace(
+        inner,
+        path=("Relu", *inner.path),
+        apply=(lambda: inner.apply().relu_()) if exact else inner.apply,
+        first=None if first is None else lambda: first().relu(),
+        is_masked=not exact,
     )
 
 
@@ -231,6 +278,7 @@ def _dropout(node: Any, record: "Record", records: Records, exact: bool) -> Deri
         inner.source,
         (*inner.others, mask),
         lambda: inner.apply().reshape(mask.shape).mul(mask.values()),
+        is_masked=inner.is_masked,
     )
 
 
@@ -241,7 +289,6 @@ def _result_of(node: Any, records: Records) -> Derivation | None:
     return None if source is None else Derivation((), source, (), source.values)
 
 
-_NORMS = frozenset({"NativeBatchNorm", "NativeLayerNorm"})
 _KEEP_RESULTS = frozenset({"Softmax", "SafeSoftmax", "Sigmoid", "Tanh", "Exp"})
 
 _Rule = Callable[[Any, "Record", Records, bool], Derivation | None]

@@ -77,6 +77,7 @@ class Entry:
         "nbytes_plain",
         "on_release",
         "payload",
+        "probe",
         "producer",
         "raw",
         "reads",
@@ -117,6 +118,8 @@ class Entry:
         self.encode_s = 0.0
         self.row = -1
         self.reads = 0
+        self.probe: Tensor | None = None
+        """How it began, where what derives from it is to be compared."""
         self.signs: Payload | None = None
         """Once its values have been written over: what its last reader wants."""
         self.on_release: Callable[[int], None] | None = None
@@ -178,6 +181,10 @@ class Entry:
         tensor = self.payload.restore()
         self.recent = weakref.ref(tensor)
         return tensor
+
+    def first_values(self) -> Tensor:
+        """Some of the first sample's first channel, as they were."""
+        return self.values()[0, 0].flatten() if self.probe is None else self.probe
 
     def outline(self) -> Tensor:
         """The shape without its memory; strides say nothing of the order."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry, Record
+from elbowroom.keep.activations.growth import path_factor
 from elbowroom.keep.activations.journey import Channels, Journey, Mode, Onward, Passage
 from elbowroom.keep.activations.needs import Need, largest_bound, need_of
 from elbowroom.keep.activations.noise import Noise
@@ -22,7 +23,6 @@ from elbowroom.keep.activations.sensitivity import (
     drift_of,
     effect_of,
     limit_of,
-    path_factor,
 )
 from elbowroom.keep.activations.sites import Site
 from elbowroom.keep.activations.transfer import channels_of, reads_values, transfer_of
@@ -127,9 +127,11 @@ class Observer:
         if isinstance(payload, Aliased):
             source = payload.source
         elif isinstance(payload, Derived):
-            source = payload.derivation.source
-            factor = path_factor(payload.derivation, self.records)
             drift = drift_of(passage, slot, payload.derivation)
+            while isinstance(source.payload, Derived):
+                # What it derives from may derive from something else.
+                factor *= path_factor(source.payload, self.records)
+                source = source.payload.derivation.source
         if not isinstance(source.payload, Coded | Offloaded) or source.bound == 0:
             return
         effect = self.effects.setdefault(source.site, Effect())

@@ -50,6 +50,9 @@ SMALL_BYTES = 16384
 # for: a tensor that comes back later is packed twice.
 _PATIENCE, _LITTLE_PATIENCE = 2, 1
 
+# Values of a normalisation's input to tell by whether its output is still what it made.
+_PROBE = 16
+
 _PARTIAL = frozenset({"sign", "bands", "free", "window"})
 
 Listener = Callable[[Any, Record], None]
@@ -233,6 +236,8 @@ class Pass:
             entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
             entry.keep_as_it_is(owned=True)
+        elif entry.bound > 0 and any(use.kind == "NativeBatchNorm" for use in entry.uses):
+            entry.probe = tensor[0, 0].flatten()[:_PROBE].clone()
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
@@ -258,7 +263,9 @@ class Pass:
             return again
         exact = self._policy.is_exact
         producer = entry.producer if entry.is_as_made else None
-        derived = derive(tensor, producer, self.records, exact=exact)
+        # What a mask leaves out needs memory beside its source while backward is there.
+        masked = not (self._policy.is_local or self.goes_in_pieces)
+        derived = derive(tensor, producer, self.records, exact=exact, masked=masked)
         if derived is not None:
             derived.link(entry.uses)
             return derived

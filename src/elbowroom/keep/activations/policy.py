@@ -24,9 +24,12 @@ BOLD = 1 / 8
 # codec is taken in more places.
 ENOUGH = 18.5
 
-# The codec dense takes twice the time of block, and is taken where it saves so many times the
-# bytes; what counts as saving is between these.
-LEAST_WORTH, MOST_WORTH = 1.1, 4.0
+# The codec dense takes two to three times as long as block: so much longer for each byte of the
+# tensor, and as much as for a tensor of this size besides, in tables and calls. It is taken where
+# it saves this share of those bytes at least, a share between the two: that is where a second of it
+# saves most.
+CALL_BYTES = 1 << 20
+LEAST_WORTH, MOST_WORTH = 0.004, 0.2
 
 # A choice of codec holds while the bound stays within this factor.
 _SAME = 0.8
@@ -82,10 +85,11 @@ class Policy:
             small = encode(dense, within, dither=dither, codec="dense", effort="balanced")
             fast = encode(dense, within, dither=dither, codec="block")
             site.choice, site.gain = 1 / bound, fast.nbytes / small.nbytes
+            site.saving = (fast.nbytes - small.nbytes) / (dense.nbytes + CALL_BYTES)
             site.likes = (husk(fast), husk(small))
-            site.is_small = site.gain > self.worth
+            site.is_small = site.saving > self.worth
             return small if site.is_small else fast
-        is_small = site.is_small = site.gain > self.worth
+        is_small = site.is_small = site.saving > self.worth
         blob = encode(dense, within, dither=dither, like=site.likes[is_small])
         fast, small = site.likes
         site.likes = (fast, husk(blob)) if is_small else (husk(blob), small)

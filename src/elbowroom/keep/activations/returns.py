@@ -43,6 +43,8 @@ class Returns:
             tensor, entry.signs = entry.signs.restore(), None
             return self._lend(tensor, kind)
         if isinstance(payload, Derived):
+            if wants_signs and payload.signs is not None:
+                return self._lend(payload.signs.restore(), kind)
             source = payload.derivation.source
             self._keep_warm(source, source.values())
         if isinstance(payload, Windowed):

@@ -25,9 +25,9 @@ from torch.nn import functional
 
 from elbowroom.keep.activations.attention import FirstSample
 from elbowroom.keep.activations.derive import Derivation
-from elbowroom.keep.activations.entries import Entry, Record
+from elbowroom.keep.activations.entries import Entry
+from elbowroom.keep.activations.growth import FUNCTIONS, change, changes, error_size
 from elbowroom.keep.activations.journey import Mode, Passage, energies, energy
-from elbowroom.keep.activations.policy import spread
 from elbowroom.keep.activations.transfer import (
     FEW_POSITIONS,
     axis_of,
@@ -86,20 +86,6 @@ def effect_of(passage: Passage, slot: str, entry: Entry) -> Effect:
     return effect
 
 
-def path_factor(derivation: Derivation, records: dict[int, Record]) -> float:
-    """How an error in a derivation's source grows on the way to its output (squared, mean)."""
-    factor = 1.0
-    source = derivation.source
-    for kind in derivation.path:
-        if kind in ("Gelu", "Silu") and source.site.sample is not None:
-            factor *= _change(_FUNCTIONS[kind], source)
-        elif kind == "NativeLayerNorm":
-            factor *= _norm_factor(source, records)
-        elif kind == "Mul":
-            factor *= _mask_factor(derivation)
-    return factor
-
-
 def drift_of(p: Passage, slot: str, derivation: Derivation) -> Effect:
     """Of what errors add on average: a bent function of them is off to one side.
 
@@ -108,61 +94,16 @@ def drift_of(p: Passage, slot: str, derivation: Derivation) -> Effect:
     effect = Effect()
     source, kind = derivation.source, derivation.path[-1] if derivation.path else ""
     place = {("Addmm", "mat1"): 2, ("Mm", "self"): 1}.get((p.record.kind, slot))
-    if place is None or source.site.sample is None or kind not in _FUNCTIONS:
+    if place is None or source.site.sample is None or kind not in FUNCTIONS:
         return effect
-    changes = _changes(_FUNCTIONS[kind], source)
-    mean = sum(float(change.mean()) for change in changes) / len(changes)
+    found = changes(FUNCTIONS[kind], source)
+    mean = sum(float(each.mean()) for each in found) / len(found)
     total = p.inputs[0] if p.record.kind == "Addmm" else None
     total = p.gradient().sum(0) if total is None else total
     width = p.record.entry(slot)
     count = 1 if width is None else width.shape[-1]
     effect.put(p, place, energy(total) * count * mean**2 / max(error_size(source) ** 2, 1e-30))
     return effect
-
-
-def _norm_factor(entry: Entry, records: dict[int, Record]) -> float:
-    for use in entry.uses:
-        record = records.get(use.number)
-        if use.kind != "NativeLayerNorm" or record is None:
-            continue
-        scale, weight = record.entry("result2"), record.entry("weight")
-        if scale is None:
-            continue
-        gain = 1.0 if weight is None else float(weight.values().float().square().mean())
-        return gain * float(scale.values().float().square().mean())
-    return 1.0
-
-
-def _mask_factor(derivation: Derivation) -> float:
-    masks = [e for e in derivation.others if e.payload is not None and e.payload.method == "bits"]
-    # Of several dropouts in a row each has its turn; they are alike.
-    return energy(masks[0].values()) / max(1, masks[0].values().numel()) if masks else 1.0
-
-
-def error_size(entry: Entry) -> float:
-    """Standard deviation of the entry's errors: as they are, or as they are likely to be soon."""
-    site = entry.site
-    bound = site.bound if site.bound is not None else 0.5 * spread(site.sample)
-    return bound / 3**0.5
-
-
-def _changes(function: Callable[[Tensor], Tensor], entry: Entry) -> list[Tensor]:
-    """Of a function's values, by errors as large as the entry's."""
-    sample, bound = entry.site.sample, 3**0.5 * error_size(entry)
-    assert sample is not None
-    x = sample.double()
-    return [function(x + bound * place) - function(x) for place in _PLACES]
-
-
-def _change(function: Callable[[Tensor], Tensor], entry: Entry) -> float:
-    """Mean squared change of a function by the entry's errors, for each unit of their variance."""
-    changes = _changes(function, entry)
-    total = sum(float(change.square().mean()) for change in changes) / len(changes)
-    return total / max(error_size(entry) ** 2, 1e-30)
-
-
-# Of an error that is uniform between -1 and 1, in the middle of six equal parts.
-_PLACES = tuple((2 * i + 1) / 6 - 1 for i in range(6))
 
 
 def _slope(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -268,7 +209,7 @@ def _elementwise(
         sample = entry.site.sample
         if sample is None or sample.numel() == 0:
             return _generic(p, slot, entry, effect)
-        effect.put(p, 0, energy(p.gradient()) * _change(slope, entry))
+        effect.put(p, 0, energy(p.gradient()) * change(slope, entry))
 
     return rule
 
@@ -361,10 +302,6 @@ def _generic(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
         effect.put(p, place, 4 * energy(gradient) / mean)
 
 
-_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "Gelu": functional.gelu,
-    "Silu": functional.silu,
-}
 _Rule = Callable[[Passage, str, Entry, Effect], None]
 _RULES: dict[tuple[str, str], _Rule] = {
     ("Convolution", "input"): _convolution,

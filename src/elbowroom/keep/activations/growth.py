@@ -1,0 +1,103 @@
+"""How errors grow in functions, and on the way from a source to what derives from it."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from elbowroom.keep.activations.derive import Derivation, Derived
+from elbowroom.keep.activations.entries import Entry, Record
+from elbowroom.keep.activations.journey import energy
+from elbowroom.keep.activations.policy import spread
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Gelu": functional.gelu,
+    "Silu": functional.silu,
+}
+
+
+def error_size(entry: Entry) -> float:
+    """Standard deviation of the entry's errors: as they are, or as they are likely to be soon."""
+    site = entry.site
+    bound = site.bound if site.bound is not None else 0.5 * spread(site.sample)
+    return bound / 3**0.5
+
+
+def changes(function: Callable[[Tensor], Tensor], entry: Entry) -> list[Tensor]:
+    """Of a function's values, by errors as large as the entry's."""
+    sample, bound = entry.site.sample, 3**0.5 * error_size(entry)
+    assert sample is not None
+    x = sample.double()
+    return [function(x + bound * place) - function(x) for place in _PLACES]
+
+
+def change(function: Callable[[Tensor], Tensor], entry: Entry) -> float:
+    """Mean squared change of a function by the entry's errors, for each unit of their variance."""
+    found = changes(function, entry)
+    total = sum(float(each.square().mean()) for each in found) / len(found)
+    return total / max(error_size(entry) ** 2, 1e-30)
+
+
+# Of an error that is uniform between -1 and 1, in the middle of six equal parts.
+_PLACES = tuple((2 * i + 1) / 6 - 1 for i in range(6))
+
+
+def path_factor(derived: Derived, records: dict[int, Record]) -> float:
+    """How an error in the source grows on the way to what is derived from it (squared, mean)."""
+    factor, derivation = 1.0, derived.derivation
+    source = derivation.source
+    if "NativeBatchNorm" in derivation.path:
+        factor *= _channels_factor(derived, records)
+    elif derived.signs is not None:
+        mask = derived.signs.restore()
+        factor *= float(mask.sum(dtype=torch.float64)) / max(1, mask.numel())
+    for kind in derivation.path:
+        if kind in ("Gelu", "Silu") and source.site.sample is not None:
+            factor *= change(FUNCTIONS[kind], source)
+        elif kind == "NativeLayerNorm":
+            factor *= _norm_factor(source, records)
+        elif kind == "Mul":
+            factor *= _mask_factor(derivation)
+    return factor
+
+
+def _norm_factor(entry: Entry, records: dict[int, Record]) -> float:
+    for use in entry.uses:
+        record = records.get(use.number)
+        if use.kind != "NativeLayerNorm" or record is None:
+            continue
+        scale, weight = record.entry("result2"), record.entry("weight")
+        if scale is None:
+            continue
+        gain = 1.0 if weight is None else float(weight.values().float().square().mean())
+        return gain * float(scale.values().float().square().mean())
+    return 1.0
+
+
+def _channels_factor(derived: Derived, records: dict[int, Record]) -> float:
+    """Of a normalisation over the batch: each channel has its gain, and its share above zero."""
+    source, signs = derived.derivation.source, derived.signs
+    for use in source.uses:
+        record = records.get(use.number)
+        if (use.kind, use.slot) != ("NativeBatchNorm", "input") or record is None:
+            continue
+        scale, weight = record.entry("result2"), record.entry("weight")
+        if scale is None or weight is None or signs is None:
+            continue
+        gains = (scale.values().double() * weight.values().double()).square()
+        mask = signs.restore().reshape(source.shape)
+        axes = [axis for axis in range(mask.dim()) if axis != 1]
+        return float((gains * mask.double().mean(axes)).mean())
+    return 1.0
+
+
+def _mask_factor(derivation: Derivation) -> float:
+    masks = [e for e in derivation.others if e.payload is not None and e.payload.method == "bits"]
+    if not masks:
+        return 1.0
+    # Of several dropouts in a row each has its turn; they are alike. What they leave out counts
+    # among what is not above zero, where that is known.
+    mask = masks[0].values()
+    count = int(mask.count_nonzero()) if derivation.is_masked else mask.numel()
+    return energy(mask) / max(1, count)
