@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ def conclude(companion: "Companion") -> None:
     if companion.orders.is_json and not companion.is_child:
         print(json.dumps(_content(companion, accounts)), file=sys.stderr)
     elif accounts:
-        _show(accounts)
+        _show(accounts, companion.orders.memory)
     elif not (companion.is_child or companion.has_children or companion.has_failed):
         print(
             "elbowroom: no module was trained where it could be watched: nothing was compressed",
@@ -36,29 +35,36 @@ def conclude(companion: "Companion") -> None:
         )
 
 
-def _show(accounts: "list[Account]") -> None:
+def _show(accounts: "list[Account]", memory: str | None) -> None:
     from rich.console import Console
-
-    from elbowroom.keep.activations.gauge import Process
-    from elbowroom.keep.activations.ledger import say_bytes
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     for account in accounts:
-        ledger = account.ledger
-        is_blind = any("compiled" in row.readers and row.bound > 0 for row in ledger.rows)
-        line = (
-            f"[bold]elbowroom:[/] {account.name}: {say_bytes(ledger.saved_bytes)} saved → "
-            f"{say_bytes(ledger.kept_bytes)} kept ([bold]{ledger.ratio:.1f}x[/]) in the last of "
-            f"{account.passes} passes, gradient error at most {account.gradient_error:.2g} of its "
-            f"variance{BLIND if is_blind else ''}, "
-            f"{account.encode_s + account.decode_s:.1f} s in encoding and decoding"
-        )
-        peak_bytes = account.peak_bytes
-        with suppress(OSError):
-            peak_bytes = peak_bytes or Process().peak()
-        if peak_bytes:
-            line += f", peak of the process {say_bytes(peak_bytes)}"
-        console.print(line)
+        console.print(_sentence(account, memory))
+
+
+def _sentence(account: "Account", memory: str | None) -> str:
+    from elbowroom.keep.activations.ledger import say_bytes
+    from elbowroom.sizes import parse_bytes
+
+    ledger = account.ledger
+    on_disk = sum(row.saved_bytes for row in ledger.rows if row.method == "offload")
+    disk = f", {say_bytes(on_disk)} of it on disk," if on_disk else ""
+    which = "the last" if ledger.step in (0, account.passes) else f"number {ledger.step}"
+    is_blind = any("compiled" in row.readers and row.bound > 0 for row in ledger.rows)
+    measured = f", measured {account.measured_error:.2g}" if account.measured_error else ""
+    line = (
+        f"[bold]elbowroom:[/] {account.name}: {say_bytes(ledger.saved_bytes)} saved{disk} → "
+        f"{say_bytes(ledger.kept_bytes)} kept in memory ([bold]{ledger.ratio:.1f}x[/]) in {which} "
+        f"of {account.passes} passes, gradient error at most {account.gradient_error:.2g} of its "
+        f"variance by prediction{measured}{BLIND if is_blind else ''}, "
+        f"{account.encode_s + account.decode_s:.1f} s in encoding and decoding"
+    )
+    if account.peak_bytes:
+        line += f", peak of the process {say_bytes(account.peak_bytes)}"
+    if memory is not None and account.peak_bytes > parse_bytes(memory):
+        line += f", [bold]above the budget of {say_bytes(parse_bytes(memory))}[/]"
+    return line
 
 
 def _write(companion: "Companion", path: Path, accounts: "list[Account]") -> None:
@@ -92,6 +98,7 @@ def _content(companion: "Companion", accounts: "list[Account]") -> dict[str, Any
                 "decode_s": account.decode_s,
                 "peak_bytes": account.peak_bytes,
                 "gradient_error": account.gradient_error,
+                "measured_error": account.measured_error,
                 "ledger": json.loads(account.ledger.to_json()),
             }
             for account in accounts

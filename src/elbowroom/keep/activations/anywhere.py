@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from elbowroom.keep.activations.budget import Budget
+from elbowroom.keep.activations.gauge import Process, device_of
 from elbowroom.keep.activations.hooks import top_hooks
 from elbowroom.keep.activations.ledger import Ledger, say_bytes
 from elbowroom.keep.activations.observer import is_due
@@ -61,6 +62,9 @@ class Account:
     room: Activations | None
     """None when the module is gone."""
 
+    is_on_host: bool = True
+    """Where its parameters are."""
+
     passes: int = 0
     encode_s: float = 0.0
     decode_s: float = 0.0
@@ -70,13 +74,17 @@ class Account:
     """Of those: several forwards may come before one backward."""
 
     peak_bytes: int = 0
-    """Largest peak of a step that the budget has seen; 0 without a budget."""
+    """Most that the process has taken until the account was closed; of a device, most that the
+    budget has seen."""
 
     gradient_error: float = 0.0
     """Largest that was predicted of a pass."""
 
+    measured_error: float = 0.0
+    """Largest that the meter has read."""
+
     has_failed: bool = False
-    """Whether the last forward ended with an exception."""
+    """Whether the last forward has not come to its end, or to one with an exception."""
 
     ledger: Ledger = field(default_factory=Ledger)
     """Of the last pass that came to its end."""
@@ -101,6 +109,12 @@ class Account:
         """The module is gone, or the process ends."""
         self.turn(keep=0)
         if self.room is not None:
+            readings = self.room.ledger.readings
+            self.measured_error = max((r.measured for r in readings), default=0.0)
+            if self.is_on_host:
+                # The last step is in the kernel's mark alone, and all that was before the first.
+                with suppress(OSError):
+                    self.peak_bytes = Process().peak()
             self.room.close()
             self.room = None
 
@@ -196,6 +210,7 @@ class Anywhere:
         if account.passes:
             self._turn(account, account.room)
         account.passes += 1
+        account.has_failed = True
         call.room = account.room
         marked = call.room._enter_forward(args, frame.f_locals.get("kwargs") or {})
         return None if marked is None else marked[0]
@@ -267,7 +282,8 @@ class Anywhere:
                 memory=self._terms.memory if takes else None,
                 rule=self._terms.rule,
             )
-            account = Account(name if count == 1 else f"{name} ({count})", room)
+            is_on_host = device_of(module).type == "cpu"
+            account = Account(name if count == 1 else f"{name} ({count})", room, is_on_host)
             if self._terms.memory is not None:
                 room._policy.first = BOLD
             if takes:

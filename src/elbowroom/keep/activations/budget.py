@@ -76,8 +76,8 @@ class Budget:
         if self._gauge.now() > limit_bytes:
             raise BudgetUnreachable(
                 f"the process holds {say_bytes(self._gauge.now())} before the first step, more "
-                f"than the budget of {say_bytes(limit_bytes)}: no arrangement of activations can "
-                "meet it"
+                f"than the budget of {say_bytes(limit_bytes)}: raise it well above that, since "
+                "no arrangement of activations changes what is there before"
             )
         self._gauge.reset()
 
@@ -170,12 +170,11 @@ class Budget:
             growth=self._growth,
             bytes_per_s=None if self.shelf.trouble else self.shelf.bytes_per_s,
         )
-        limit = self._limit * (1 - MARGIN) - self._surprise
-        if self._passes == 1:
-            # An optimizer makes its state in the first step, often two numbers a weight, and
-            # libraries some of their own.
-            weights_bytes = sum(p.numel() * p.element_size() for p in self._weights)
-            limit -= 2 * weights_bytes + _SETTLING * self._limit
+        # An optimizer makes its state in the first step, often two numbers a weight, and libraries
+        # some of their own.
+        weights_bytes = sum(p.numel() * p.element_size() for p in self._weights)
+        to_come = int(2 * weights_bytes + _SETTLING * self._limit) if self._passes == 1 else 0
+        limit = self._limit * (1 - MARGIN) - self._surprise - to_come
         found = arrange(problem, limit)
         if found is None:
             if not is_over and self._passes > 1:
@@ -184,7 +183,7 @@ class Budget:
                 return
             found = lowest(problem)
             if found.peak_bytes + self._surprise > self._limit:
-                self._give_up(found.peak_bytes + self._surprise)
+                self._give_up(found.peak_bytes + self._surprise + to_come)
         if self._failures >= _PATIENCE:
             self._give_up(self.peak_bytes)
         is_fine = self.peak_bytes <= limit and self._passes > 1
@@ -197,14 +196,19 @@ class Budget:
         kept, offloaded = found.count(Form.KEEP), found.count(Form.OFFLOAD)
         self._report(
             f"budget {say_bytes(self._limit)}, peak {say_bytes(self.peak_bytes)}: of {count} "
-            f"places {kept} are kept, {offloaded} put on disk, the others encoded; "
-            f"{len(found.regions)} regions run again"
+            f"tensors of which there is a choice {kept} are kept as they are, {offloaded} put on "
+            f"disk and {count - kept - offloaded} encoded; {len(found.regions)} regions run again"
         )
 
     def _give_up(self, least_bytes: int) -> None:
+        least = say_bytes(least_bytes)
+        hope = (
+            f"and with everything encoded, put on disk or computed again it would be about {least}"
+        )
+        if least_bytes >= self.peak_bytes:
+            hope = "which nothing that could be encoded, put on disk or computed again would lower"
         raise BudgetUnreachable(
             f"the budget of {say_bytes(self._limit)} cannot be met: the last step took "
-            f"{say_bytes(self.peak_bytes)}, and with everything encoded, put on disk or computed "
-            f"again it would take about {say_bytes(least_bytes)}: raise the budget to "
-            f"{say_bytes(int(least_bytes / (1 - MARGIN)))}, or make the batch smaller"
+            f"{say_bytes(self.peak_bytes)}, {hope}: raise the budget to "
+            f"{say_bytes(int(least_bytes / (1 - MARGIN)))} or more, or make the batch smaller"
         )

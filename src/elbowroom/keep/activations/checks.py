@@ -30,11 +30,19 @@ def check(model: Any, tolerance: Any, rule: Any, refresh: Any, meter: Any, seed:
             )
 
 
-def check_optimizer(optimizer: Any) -> None:
-    """Anything with state and groups of parameters will do."""
-    if optimizer is None or (hasattr(optimizer, "state") and hasattr(optimizer, "param_groups")):
+def check_optimizer(model: nn.Module, optimizer: Any) -> None:
+    """Anything with state and groups of the model's parameters will do."""
+    if optimizer is None:
         return
-    raise InvalidArgument(
-        f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}: pass the one "
-        "that steps the model's parameters, or leave it out"
-    )
+    if not (hasattr(optimizer, "state") and hasattr(optimizer, "param_groups")):
+        raise InvalidArgument(
+            f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}: pass the "
+            "one that steps the model's parameters, or leave it out"
+        )
+    known = {id(parameter) for parameter in model.parameters()}
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if known and stepped and not known & stepped:
+        raise InvalidArgument(
+            f"optimizer must step parameters of the model, and this {type(optimizer).__name__} has "
+            "none of them: pass the model's own, or leave it out"
+        )

@@ -82,6 +82,8 @@ class Ledger:
         return json.dumps({**asdict(self), "ratio": self.ratio})
 
     def __str__(self) -> str:
+        if self.step == 0:
+            return "no pass yet"
         lines = [
             f"step {self.step}: {say_bytes(self.saved_bytes)} saved, "
             f"{say_bytes(self.kept_bytes)} kept ({self.ratio:.1f}x), "

@@ -89,7 +89,7 @@ class Activations:
         seed: int = 0,
     ) -> None:
         check(model, tolerance, rule, refresh, meter, seed)
-        check_optimizer(optimizer)
+        check_optimizer(model, optimizer)
         self.model = model
         self.tolerance = float(tolerance)
         self._refresh = refresh
@@ -382,7 +382,8 @@ class Activations:
                 site.part_share *= share
         event = (
             f"step {self._step}: the gradient's error was {measured:.3g} of its variance, above "
-            f"the tolerance of {self.tolerance:.3g}: bounds tightened by {share**0.5:.2f}"
+            f"the tolerance of {self.tolerance:.3g}: bounds are now {100 * share**0.5:.0f} % of "
+            "what they were"
         )
         self._events.append(event)
         _log.warning(event)
