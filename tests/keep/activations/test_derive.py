@@ -213,3 +213,60 @@ def test_custom_functions_get_the_values_that_others_need_a_bit_of(first: nn.Mod
     assert same_bits(plain, gradients(model, custom, er.Activations(model, tolerance=0)))
     room = er.Activations(model)
     assert error_of(plain, gradients(model, custom, room)) < 0.05
+
+
+READERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "quotient": lambda y: torch.ones_like(y) / y,
+    "logarithm": lambda y: y.log(),
+    "size": torch.abs,
+    "leaky": nn.functional.leaky_relu,
+    "quotient of a view": lambda y: torch.ones(y.numel()) / y.view(-1),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("made", [nn.GELU(), nn.SiLU(), nn.LayerNorm(128), nn.Identity()], ids=str)
+def test_a_second_reader_has_no_error_where_it_could_not_bear_one(
+    made: nn.Module, name: str
+) -> None:
+    """The first one lets the tensor follow from others within bounds."""
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(128, 128), made, nn.Linear(128, 128))
+    x = torch.randn(256, 128)
+
+    def gradient(room: Any) -> Tensor:
+        with room:
+            y = model[1](model[0](x))
+            y.retain_grad()
+            loss = 0 * model[2](y).sum() + (READERS[name](y).nan_to_num(0)).sum()
+        loss.backward()
+        return y.grad
+
+    plain = gradient(nullcontext())
+    room = er.Activations(model, tolerance=0.5)
+    for _ in range(3):
+        assert torch.equal(plain, gradient(room))
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_mask_of_a_relu_of_which_others_hold_a_view_within_bounds(is_first: bool) -> None:
+    torch.manual_seed(0)
+    model: Any = nn.Linear(128, 128)
+    x = torch.randn(256, 128)
+    weight = nn.Parameter(torch.randn(256, 128))
+
+    def gradient(room: Any) -> Tensor:
+        with room:
+            y = model(x)
+            y.retain_grad()
+            z = y.relu()
+            forms = [(-1,), (256, 128)]
+            parts = [z.view(f) * weight.view(f) for f in (forms if is_first else forms[::-1])]
+            loss = parts[0].sum() + parts[1].sum()
+        loss.backward()
+        return y.grad
+
+    plain = gradient(nullcontext())
+    room = er.Activations(model, tolerance=0.5)
+    for _ in range(3):
+        assert torch.equal(plain, gradient(room))

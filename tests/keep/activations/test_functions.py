@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import elbowroom as er
-from tests.keep.activations.checking import agrees
+from tests.keep.activations.checking import agrees, error_of, gradients
 from tests.keep.activations.framing import function
 
 ACTIVATIONS = {
@@ -91,6 +91,107 @@ def test_function(name: str, caplog: pytest.LogCaptureFixture) -> None:
 def test_function_with_an_edge(name: str, caplog: pytest.LogCaptureFixture) -> None:
     agrees(*SINGULAR[name], near=0.1)
     assert not [r for r in caplog.records if "not understood" in r.message]
+
+
+def on_part(call: Any) -> Any:
+    """In place, on half of the columns."""
+
+    def found(y: Tensor) -> Tensor:
+        y = y * 1
+        call(y[:, :64])
+        return y
+
+    return found
+
+
+def speech(y: Tensor) -> Tensor:
+    """One value for a batch of sequences."""
+    labels = torch.arange(40).view(8, 5) % 63 + 1
+    lengths = torch.full((8,), 64), torch.full((8,), 5)
+    return functional.ctc_loss(y[:64].view(64, 8, -1).log_softmax(-1), labels % 15 + 1, *lengths)
+
+
+# What backward compares or divides by alone: gradients without any error.
+COMPARED = {
+    "maximum": lambda y: torch.maximum(y, y.roll(1)),
+    "minimum": lambda y: torch.fmin(y, y.roll(1)),
+    "largest of rows": lambda y: y.amax(1),
+    "largest of all": lambda y: y.max(),
+    "both ends": lambda y: torch.stack(torch.aminmax(y, dim=1)),
+    "median": lambda y: y.median(),
+    "clamped by tensors": lambda y: torch.clamp(y, y.roll(1), y.roll(1) + 1),
+    "clamped by one tensor": lambda y: torch.clamp_min(y, y.roll(1)),
+    "copied sign": lambda y: torch.copysign(y, y.roll(1)),
+    "hypotenuse": lambda y: torch.hypot(y, y.roll(1)),
+    "deviation and mean": lambda y: torch.std_mean(y.view(-1, 2), dim=1)[0],
+    "quotient that is added": lambda y: torch.addcdiv(y, torch.ones(128, 128), y),
+    "entropy": lambda y: torch.special.entr(y.abs() + 1e-4),
+    "distance": lambda y: torch.cdist(y, y.roll(1), p=1),
+    "scattered": lambda y: torch.zeros(128, 128).scatter_reduce(
+        1, torch.arange(128 * 128).view(128, 128) % 37, y, "amax"
+    ),
+    "places in a grid": lambda y: functional.grid_sample(
+        torch.arange(4096.0).sin().view(1, 1, 64, 64).requires_grad_(),
+        y.clamp(-0.9, 0.9).view(1, 64, 128, 2),
+        align_corners=False,
+    ),
+    "sequences": speech,
+    "leaky, in place": lambda y: functional.leaky_relu_(y * 1),
+    "leaky, in place on a part": on_part(functional.leaky_relu_),
+    "relu, in place on a part": on_part(functional.relu_),
+    "clamp, in place on a part": on_part(lambda y: y.clamp_(-0.5, 0.5)),
+    "logarithm, in place on a part": on_part(lambda y: y.abs_().log_()),
+    "parametric": lambda y: functional.prelu(y, torch.tensor([0.3])),
+}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_what_is_compared_has_no_error(name: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(128, 128)
+
+    def forward(model: Any) -> tuple[Tensor, ...]:
+        y = COMPARED[name](model(torch.randn(128, 128)))
+        return (y.sum() + y.flatten()[::3].sum(),)
+
+    room = er.Activations(model)
+    for seed in range(3):
+        plain = gradients(model, forward, seed=seed)
+        assert error_of(plain, gradients(model, forward, room, seed=seed)) == 0
+
+
+STEPPED = {
+    "leaky": functional.leaky_relu,
+    "leaky, in place": functional.leaky_relu_,
+    "parametric": lambda y: functional.prelu(y, torch.tensor([0.3])),
+    "selu": functional.selu,
+    "elu, in place": lambda y: functional.elu_(y, 2.0),
+    "random leaky": functional.rrelu,
+}
+
+
+@pytest.mark.parametrize("name", STEPPED)
+@pytest.mark.parametrize("memory", [None, "8 GB"])
+def test_values_stay_on_their_side_of_a_step(name: str, memory: str | None) -> None:
+    """Backward jumps at zero, and another function reads the values."""
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256, bias=False))
+    x = torch.randn(1024, 256)
+    # Many values lie close to zero.
+    x *= torch.rand(1024, 1) ** 8
+
+    def gradient(room: Any) -> Tensor:
+        with room:
+            y = model[0](x)
+            y.retain_grad()
+            z = STEPPED[name](y * 1)
+            loss = z.sum() + 1e-9 * model[1](z).sum()
+        loss.backward()
+        return y.grad
+
+    plain = gradient(nullcontext())
+    ours = gradient(er.Activations(model, tolerance=0.5, memory=memory))
+    assert float((plain - ours).abs().max()) < 0.2
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from typing import Literal
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 import elbowroom as er
@@ -21,6 +22,26 @@ def test_only_inputs_of_layers_with_weights_are_encoded(
     assert encoded
     assert {row.error_class for row in encoded} == {"W"}
     assert all(row.gradient_error > 0 for row in encoded)
+
+
+@pytest.mark.parametrize("of_view", [False, True])
+def test_a_second_reader_that_hands_errors_on_gets_none(of_view: bool) -> None:
+    """The first one is a layer with weights, whose errors stay in its own gradient."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    factor = nn.Parameter(torch.randn(256, 64))
+    x = torch.randn(256, 64)
+    room = er.Activations(model, rule="certified", meter=0)
+    for _ in range(5):
+        with room:
+            h = model[0](x)
+            y = model[1](h)
+            z = h.view(-1) * factor.view(-1) if of_view else h * factor
+            loss = y.square().sum() + z.sum()
+        model.zero_grad()
+        factor.grad = None
+        loss.backward()
+    assert torch.equal(factor.grad, h.detach())  # pyright: ignore
 
 
 @pytest.mark.parametrize("tolerance", [0.3, 0.02])

@@ -64,6 +64,11 @@ class Derived:
         """Bytes held."""
         return 0 if self.signs is None else self.signs.nbytes
 
+    @property
+    def sources(self) -> "tuple[Entry, ...]":
+        """What its values come from."""
+        return self.derivation.source, *self.derivation.others
+
     def restore(self) -> Tensor:
         """Make it again."""
         for entry in (self.derivation.source, *self.derivation.others):

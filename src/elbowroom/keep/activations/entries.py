@@ -73,6 +73,7 @@ class Entry:
         "device",
         "dtype",
         "encode_s",
+        "has_step",
         "is_row_major",
         "nbytes_plain",
         "on_release",
@@ -115,6 +116,9 @@ class Entry:
         self.recent: weakref.ref[Tensor] | None = None
         self.windows: Windows | None = None
         self.bands: tuple[float, ...] | None = None
+        self.has_step = False
+        """Whether a reader tells values above zero from those below, and reads more than that."""
+
         self.encode_s = 0.0
         self.row = -1
         self.reads = 0
@@ -146,13 +150,19 @@ class Entry:
         """Everything that is read of it."""
         return {need_of(use.kind, use.slot) for use in self.uses} or {Need.VALUES}
 
-    def note_unknown(self, count: int) -> None:
+    def note_unknown(self, count: int, reader: Use = UNKNOWN) -> None:
         """It was saved, and of its uses there are as many as before.
 
         So it was by a node that does not say so, as those of custom functions.
         """
         if len(self.uses) == count:
-            self.uses.append(UNKNOWN)
+            self.uses.append(reader)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether what is held has errors, of its own or of what it follows from."""
+        sources = getattr(self.payload, "sources", ())
+        return self.bound > 0 or any(source.is_near for source in sources)
 
     @property
     def is_as_made(self) -> bool:

@@ -20,7 +20,10 @@ class Need(Enum):
     """All of it."""
 
     SIGN = "sign"
-    """Only which values are above zero: one bit a value."""
+    """Only which values are not zero, of those that are never below: one bit a value."""
+
+    SIDE = "side"
+    """Only which values are above zero, of any: one bit a value."""
 
     BANDS = "bands"
     """Only on which side of a limit or two each value lies."""
@@ -38,7 +41,9 @@ class Need(Enum):
 
 _NEEDS = {
     ("Relu", "result"): Need.SIGN,
-    ("LeakyRelu", "self"): Need.SIGN,
+    # In place it saves what it has made: the side is the same.
+    ("LeakyRelu", "self"): Need.SIDE,
+    ("LeakyRelu", "result"): Need.SIDE,
     **{
         (kind, "self"): Need.BANDS
         for kind in (
@@ -73,16 +78,43 @@ _NEEDS = {
 }
 
 # Slots with a singularity or an edge within reach of an error: logarithms, roots, quotients,
-# norms, inverses of periodic functions, products that are divided again.
+# norms, inverses of periodic functions, products that are divided again. Or with comparisons of two
+# tensors, or of values with their own largest one: off by a little none is the largest.
 _SINGULAR = {
     "self": """Log Log2 Log10 Log1P Logit Root Acos Asin Acosh Atanh Erfinv SpecialNdtri Lgamma
-        Digamma Polygamma BinaryCrossEntropy Prod Cumprod Logcumsumexp Atan2 Fmod Remainder Std
-        Pdist Cdist Logsumexp""",
-    "result": """Sqrt Rsqrt Reciprocal Norm LinalgVectorNorm Std Prod Cumprod Root Cdist Pdist
-        Logsumexp Renorm Inverse Cholesky""",
-    "other": "Div Atan2 Fmod Remainder Xlogy Xlog1Py",
+        Digamma Polygamma Mvlgamma SpecialEntr BinaryCrossEntropy Prod Cumprod Logcumsumexp Atan2
+        Fmod Remainder Std StdMean Dist Pdist Logsumexp Hypot Renorm Copysign Maximum Minimum Fmax
+        Fmin Max Min Amax Amin Aminmax Median Nanmedian MultiMarginLoss MultilabelMarginLoss
+        ScatterReduce IndexReduce SpecialI0E SpecialI1 SpecialI1E CholeskySolve CholeskyInverse
+        TriangularSolve""",
+    "result": """Sqrt Rsqrt Reciprocal Norm LinalgVectorNorm Std Prod Cumprod Root Dist Cdist Pdist
+        Logsumexp Hypot Copysign Max Min Amax Amin Median Nanmedian ScatterReduce IndexReduce
+        SegmentReduce SpecialI0E SpecialI1 SpecialI1E Inverse Cholesky CholeskySolve
+        CholeskyInverse""",
+    "other": """Div Atan2 Fmod Remainder Xlogy SpecialXlog1Py SpecialZeta Igamma Igammac Dist Hypot
+        Maximum Minimum Fmax Fmin""",
     "exponent": "Root",
-    "input": "Renorm",
+    "tensor2": "Addcdiv",
+    "src": "ScatterReduce",
+    "source": "IndexReduce",
+    "data": "SegmentReduce",
+    "x1": "Cdist",
+    "x2": "Cdist",
+    "min": "Clamp ClampMin Aminmax",
+    "max": "Clamp ClampMax Aminmax",
+    "result0": "StdMean CtcLoss",
+    "result1": "WeightNormInterface CtcLoss",
+    # Sums over whole sequences, of which the exponential is taken.
+    "log_probs": "CtcLoss",
+    "g": "WeightNormInterface",
+    "v": "WeightNormInterface",
+    # Which cell of the input a place is in.
+    "grid": "GridSampler2D GridSampler3D GridSampler2DCpuFallback",
+    "input2": "CholeskySolve",
+    "A": "TriangularSolve",
+    "solution": "TriangularSolve",
+    # In place on a part of a tensor: what is done there cannot be seen.
+    "values": "CopySlices",
 }
 _NEEDS.update(
     {(kind, slot): Need.EXACT for slot, kinds in _SINGULAR.items() for kind in kinds.split()}
@@ -182,6 +214,20 @@ def next_number() -> int:
         node: Any = torch.zeros(1, requires_grad=True).view(1).grad_fn
     return node._sequence_nr()
 
+
+def has_step(node: Any, kind: str, slot: str) -> bool:
+    """Whether backward jumps at zero, so that no error may lead to the other side."""
+    if kind == "Elu":
+        return slot in ("self", "result") and node._saved_alpha * node._saved_input_scale != 1
+    return (kind, slot) in _STEPS
+
+
+_STEPS = frozenset(
+    {
+        *(("LeakyRelu", "self"), ("LeakyRelu", "result"), ("PreluKernel", "self")),
+        *(("RreluWithNoise", "self"), ("RreluWithNoise", "result")),
+    }
+)
 
 # Numbers that say how a node computes, wanted where its gradients are read.
 _DETAILS = {

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,12 +21,20 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.derive import derive
-from elbowroom.keep.activations.entries import Entry, Identity, Record, Use, identity_of
+from elbowroom.keep.activations.entries import (
+    UNKNOWN,
+    Entry,
+    Identity,
+    Record,
+    Use,
+    identity_of,
+)
 from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
 from elbowroom.keep.activations.memory import Memory
 from elbowroom.keep.activations.needs import (
     Need,
     details_of,
+    has_step,
     is_accumulator,
     kind_of,
     need_of,
@@ -33,7 +42,14 @@ from elbowroom.keep.activations.needs import (
     receiver_of,
     slots_of,
 )
-from elbowroom.keep.activations.payloads import Aliased, Coded, Nothing, Payload, offload
+from elbowroom.keep.activations.payloads import (
+    Aliased,
+    Coded,
+    Nothing,
+    Payload,
+    dense_form,
+    offload,
+)
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.readers import Readers
 from elbowroom.keep.activations.rerun import RERUN, rerun
@@ -52,6 +68,10 @@ _PATIENCE, _LITTLE_PATIENCE = 2, 1
 
 # Values of a normalisation's input to tell by whether its output is still what it made.
 _PROBE = 16
+
+# Of an operation in place on a part of a tensor, which has what was saved in a node of its own.
+_ON_PART = "torch::autograd::CopySlices"
+_HIDDEN = Use(0, "CopySlices", "values")
 
 _PARTIAL = frozenset({"sign", "bands", "free", "window"})
 
@@ -120,7 +140,7 @@ class Pass:
         identity = identity_of(tensor)
         known = self._table.get(identity)
         if known is not None and known.is_alive:
-            if known.payload is not None and (known.payload.method in _PARTIAL or known.bound > 0):
+            if known.payload is not None and (known.payload.method in _PARTIAL or known.is_near):
                 # Saved again, perhaps for its values this time, or to the last bit.
                 known.raw, known.producer = tensor.detach(), tensor.grad_fn
             self.pending.append(known)
@@ -139,21 +159,29 @@ class Pass:
         """The operation has returned: find out who saved what, and act on it."""
         pending, self.pending = self.pending, []
         known = [(entry, len(entry.uses)) for entry in pending]
-        self._note_nodes(outputs, eps)
+        reader = _HIDDEN if _ON_PART in self._note_nodes(outputs, eps) else UNKNOWN
         for entry, count in known:
-            entry.note_unknown(count)
+            entry.note_unknown(count, reader)
         self._settled += 1
         for entry in pending:
             if entry.raw is None:
                 continue
-            if entry.bound > 0 and not entry.needs & {Need.EXACT, Need.BANDS}:
-                # Encoded already, and that will do.
+            if entry.is_near and self._will_do(entry):
+                # Encoded or derived already.
                 entry.raw = entry.producer = None
             elif entry.needs & {Need.VALUES, Need.EXACT, Need.WINDOW}:
                 self._act(entry, entry.raw)
             else:
                 self._late.append((self._settled, entry))
         self._settle_late(_LITTLE_PATIENCE if self.goes_in_pieces else _PATIENCE)
+
+    def _will_do(self, entry: Entry) -> bool:
+        """Whether what is held of a tensor, with errors, is good enough for all its readers."""
+        if entry.needs & {Need.EXACT, Need.BANDS}:
+            return False
+        if entry.has_step and getattr(entry.payload, "sides", None) is None:
+            return False
+        return self._policy.may_err(entry)
 
     def _settle_late(self, patience: int) -> None:
         while self._late and self._late[0][0] + patience <= self._settled:
@@ -172,14 +200,17 @@ class Pass:
             self.records[number] = Record(number, kind_of(node))
             queue.extend(n for n, _ in node.next_functions if n is not None)
 
-    def _note_nodes(self, outputs: Iterable[Any], eps: float | None) -> None:
+    def _note_nodes(self, outputs: Iterable[Any], eps: float | None) -> set[str]:
+        """Returns the kinds of those that are new."""
         queue = [out.grad_fn for out in outputs if out.grad_fn is not None]
+        kinds: set[str] = set()
         while queue:
             node = queue.pop()
             number = node._sequence_nr()
             if number < self._first or number in self.records or is_accumulator(node):
                 continue
             record = self.records[number] = self._record(node, number)
+            kinds.add(record.kind)
             following = [n for n, _ in node.next_functions]
             if record.kind == "NativeLayerNorm":
                 record.eps = eps
@@ -189,6 +220,7 @@ class Pass:
                 record.following = tuple(receiver_of(n) for n in following)
                 self.listener(node, record)
             queue.extend(n for n in following if n is not None)
+        return kinds
 
     def _record(self, node: Any, number: int) -> Record:
         record = Record(number, kind_of(node))
@@ -196,6 +228,7 @@ class Pass:
             for entry in self._probe(node, slot):
                 record.slots[slot] = weakref.ref(entry)
                 entry.uses.append(Use(number, record.kind, slot))
+                entry.has_step |= has_step(node, record.kind, slot)
                 if need_of(record.kind, slot) is Need.BANDS:
                     entry.bands = limits_of(node)
         index = record.entry("result1")
@@ -254,29 +287,34 @@ class Pass:
 
     def _choose(self, entry: Entry, tensor: Tensor, form: Form) -> Payload | None:
         needs = entry.needs
-        if Need.EXACT in needs or {Need.BANDS, Need.VALUES} <= needs:
+        has_errors = tensor.is_floating_point() or tensor.is_complex()
+        if (Need.EXACT in needs and has_errors) or {Need.BANDS, Need.VALUES} <= needs:
             return None
-        if Need.VALUES not in needs:
+        if not needs & {Need.VALUES, Need.EXACT}:
             return self._partial(entry, tensor, needs)
         again = None if form is Form.KEEP else rerun(entry, self.records)
         if again is not None:
             return again
         exact = self._policy.is_exact
         producer = entry.producer if entry.is_as_made else None
-        # What a mask leaves out needs memory beside its source while backward is there.
-        masked = not (self._policy.is_local or self.goes_in_pieces)
-        derived = derive(tensor, producer, self.records, exact=exact, masked=masked)
-        if derived is not None:
-            derived.link(entry.uses)
-            return derived
-        alias = self._alias(entry, tensor)
-        if alias is not None:
-            return alias
+        if exact or not entry.has_step:
+            # What a mask leaves out needs memory beside its source while backward is there.
+            masked = not (self._policy.is_local or self.goes_in_pieces)
+            derived = derive(tensor, producer, self.records, exact=exact, masked=masked)
+            if derived is not None:
+                derived.link(entry.uses)
+                return derived
+            alias = self._alias(entry, tensor)
+            if alias is not None:
+                return alias
         if tensor.is_floating_point() and entry.producer is None:
             bits = pack_two_valued(tensor)
             if bits is not None:
                 return bits
-        return None if form is Form.KEEP else self._policy.pack(entry, tensor)
+        coded = None if form is Form.KEEP else self._policy.pack(entry, tensor)
+        if coded is None or entry.bound == 0 or not entry.has_step:
+            return coded
+        return replace(coded, sides=pack_sign(dense_form(tensor)[0]))
 
     def _partial(self, entry: Entry, tensor: Tensor, needs: set[Need]) -> Payload | None:
         if needs == {Need.NOTHING}:
@@ -301,6 +339,7 @@ class Pass:
         source = None if held is None else held()
         if (
             source is not None
+            and source is not entry
             and source.is_alive
             and source.version == entry.version
             and source.dtype == entry.dtype
@@ -308,6 +347,7 @@ class Pass:
             and source.has_values
             and source.payload is not None
             and source.payload.method in ("encode", "keep", "offload")
+            and (not source.is_near or self._policy.may_err(entry))
         ):
             source.uses.extend(entry.uses)
             return Aliased(source, entry.shape, tensor.stride())

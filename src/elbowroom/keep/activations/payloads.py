@@ -93,10 +93,13 @@ class Coded:
     shift: float = 0.0
     """Taken off every value that is not zero, and has an error."""
 
+    sides: Payload | None = None
+    """Of the dense tensor: ones above zero, and zeros; None where errors may lead across."""
+
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self.blob.nbytes
+        return self.blob.nbytes + (0 if self.sides is None else self.sides.nbytes)
 
     def restore(self) -> Tensor:
         """Make it again."""
@@ -104,6 +107,9 @@ class Coded:
         if self.shift:
             is_exact = dense == 0
             dense.sub_(self.shift).masked_fill_(is_exact, 0)
+        if self.sides is not None:
+            # On its own side a value is nearer than it was.
+            dense.copysign_(self.sides.restore().sub_(0.5))
         return laid_out(dense, self.layout)
 
 
@@ -116,6 +122,11 @@ class Aliased:
     stride: tuple[int, ...]
     method: str = "share"
     nbytes: int = 0
+
+    @property
+    def sources(self) -> "tuple[Entry]":
+        """What its values come from."""
+        return (self.source,)
 
     def restore(self) -> Tensor:
         """Make it again."""
@@ -165,8 +176,13 @@ class Offloaded:
     is_blob: bool
     layout: Layout | None
     shift: float = 0.0
+    sides: Payload | None = None
     method: str = "offload"
-    nbytes: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return 0 if self.sides is None else self.sides.nbytes
 
     def restore(self) -> Tensor:
         """Make it again."""
@@ -174,7 +190,7 @@ class Offloaded:
         if self.is_blob:
             blob = Blob.frombytes(data)
             blob.device = self.device
-            return Coded(blob, self.layout, shift=self.shift).restore()
+            return Coded(blob, self.layout, shift=self.shift, sides=self.sides).restore()
         flat = (
             torch.frombuffer(data, dtype=self.dtype) if data else torch.empty(0, dtype=self.dtype)
         )
@@ -201,6 +217,7 @@ def offload(shelf: Shelf, tensor: Tensor, coded: Coded | None) -> Offloaded | No
         coded is not None,
         layout,
         0.0 if coded is None else coded.shift,
+        None if coded is None else coded.sides,
     )
 
 

@@ -62,7 +62,7 @@ class Policy:
                 return None
             dense, layout = dense_form(tensor)
             return Coded(encode(dense, Bound.lossless(), like=site.like), layout)
-        if self.is_exact or (self.is_local and class_of(entry.uses) != "W"):
+        if self.is_exact or not self.may_err(entry):
             return None
         dense, layout = dense_form(tensor)
         if site.bound is None or self.is_sampling:
@@ -77,6 +77,10 @@ class Policy:
         # The mean of exp(e) is above one: without this all probabilities would be too large.
         shift = math.log(math.sinh(bound) / bound) if is_exponent(entry.uses) else 0.0
         return Coded(self._encode(site, dense, bound), layout, shift=shift)
+
+    def may_err(self, entry: Entry) -> bool:
+        """Whether its readers may get errors: where they must not travel, only some may."""
+        return not self.is_local or class_of(entry.uses) == "W"
 
     def _encode(self, site: Site, dense: Tensor, bound: float) -> Blob:
         within, dither = Bound.absolute(bound), self._seed_of(site.number)

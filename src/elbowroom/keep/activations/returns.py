@@ -58,10 +58,10 @@ class Returns:
         tensor = entry.values()
         if isinstance(payload, Coded | Offloaded) or self._is_worth_holding(payload):
             self._keep_warm(entry, tensor)
-        if entry.bound > 0 and wants_signs:
+        if entry.is_near and wants_signs:
             # Zeros come back as zeros and nothing else does: that is the mask. The values
-            # themselves may have crossed zero.
-            is_last = entry.reads >= len(entry.uses) and self._is_free(tensor)
+            # themselves may have crossed zero. Of a view others have the values.
+            is_last = entry.bound > 0 and entry.reads >= len(entry.uses) and self._is_free(tensor)
             entry.recent = None if is_last else entry.recent
             return self._lend(tensor.abs_() if is_last else tensor.abs(), kind)
         if not isinstance(payload, _MADE_AGAIN) or not self._suits(tensor, kind):
