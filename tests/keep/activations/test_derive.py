@@ -155,8 +155,8 @@ CHANGES: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize(
     ("change", "make"),
     [
-        *[(change, nn.Identity) for change in CHANGES],
-        *[(change, nn.GELU) for change in ("clamped", "detached")],
+        *[(change, make) for change in CHANGES for make in (nn.Identity, nn.GELU, nn.SiLU)],
+        # Of the others plain torch says that they were changed.
         ("data", nn.ReLU),
     ],
 )
@@ -172,6 +172,43 @@ def test_values_that_were_changed_behind_autograds_back_are_kept(
     model = make_network(nn.ReLU)
     plain = gradients(model, altered)
     assert same_bits(plain, gradients(model, altered, er.Activations(model, tolerance=0)))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("tolerance", [0, 0.1])
+@pytest.mark.parametrize(
+    "make", [lambda: nn.LayerNorm(256), lambda: nn.LayerNorm([4, 256]), nn.GELU, nn.SiLU]
+)
+def test_rows_that_were_changed_behind_autograds_back(
+    change: str, tolerance: float, make: Callable[[], nn.Module]
+) -> None:
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(64, 256), make(), nn.Linear(256, 8))
+
+    def altered(model: Any) -> tuple[Tensor, ...]:
+        y = model[1](model[0](torch.randn(64, 4, 64)))
+        with torch.no_grad():
+            CHANGES[change](y)
+        return (model[2](y).square().mean(),)
+
+    plain = gradients(model, altered)
+    room = er.Activations(model, tolerance=tolerance, meter=0)
+    found = gradients(model, altered, room)
+    assert same_bits(plain, found) if tolerance == 0 else error_of(plain, found) < 0.01
+    assert not methods(room, "Addmm.mat1")
+
+
+def test_an_empty_batch_after_others() -> None:
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(64, 256), nn.LayerNorm(256), nn.GELU(), nn.Linear(256, 8))
+    room = er.Activations(model, meter=0)
+    for count in (64, 64, 64, 64, 0, 64):
+
+        def some(model: Any, count: int = count) -> tuple[Tensor, ...]:
+            return (model(torch.randn(count, 64)).square().sum(),)
+
+        plain = gradients(model, some)
+        assert error_of(plain, gradients(model, some, room)) < 0.05
 
 
 def test_weights_that_change_between_forward_and_a_part_of_backward() -> None:

@@ -42,7 +42,7 @@ class Derivation:
     apply: Callable[[], Tensor]
 
     first: Callable[[], Tensor] | None = None
-    """What is to be expected of the first sample's first channel, or its beginning, to rounding."""
+    """What is to be expected of the beginning, to rounding."""
 
     is_masked: bool = False
     """Whether what is not above zero is zero, which the values with their errors do not tell."""
@@ -122,7 +122,7 @@ def _is_as_expected(tensor: Tensor, derivation: Derivation) -> bool:
         return True
     rough = 1e-3 if tensor.dtype in (torch.float32, torch.float64) else 0.05
     expected = derivation.first().float()
-    found = tensor.view(derivation.source.shape)[0, 0].flatten()[: len(expected)].float()
+    found = tensor.view(-1)[: len(expected)].float()
     return torch.allclose(found, expected, rough, rough, equal_nan=True)
 
 
@@ -162,16 +162,28 @@ def _gelu(node: Any, record: "Record", records: Records, exact: bool) -> Derivat
     if source is None:
         return None
     approximate = node._saved_approximate
-    return Derivation(
-        ("Gelu",), source, (), lambda: functional.gelu(source.values(), approximate=approximate)
-    )
+
+    def function(x: Tensor) -> Tensor:
+        return functional.gelu(x, approximate=approximate)
+
+    return _elementwise("Gelu", source, function)
 
 
 def _silu(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
     source = _held(record, "self")
     if source is None:
         return None
-    return Derivation(("Silu",), source, (), lambda: functional.silu(source.values()))
+    return _elementwise("Silu", source, functional.silu)
+
+
+def _elementwise(kind: str, source: "Entry", function: Callable[[Tensor], Tensor]) -> Derivation:
+    return Derivation(
+        (kind,),
+        source,
+        (),
+        lambda: function(source.values()),
+        lambda: function(source.first_values()),
+    )
 
 
 def _layer_norm(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
@@ -181,6 +193,15 @@ def _layer_norm(node: Any, record: "Record", records: Records, exact: bool) -> D
         return None
     if ("bias" in record.slots) != (bias is not None):
         return None
+
+    def first() -> Tensor:
+        x = source.first_values()
+        y = (x - mean.values().flatten()[0]) * scale.values().flatten()[0]
+        for entry, join in ((weight, y.mul_), (bias, y.add_)):
+            if entry is not None:
+                join(entry.values().flatten()[: len(y)])
+        return y
+
     if exact:
         if record.eps is None:
             return None
@@ -196,7 +217,7 @@ def _layer_norm(node: Any, record: "Record", records: Records, exact: bool) -> D
             )[0]
 
         held = tuple(e for e in (weight, bias) if e is not None)
-        return Derivation(("NativeLayerNorm",), source, held, again)
+        return Derivation(("NativeLayerNorm",), source, held, again, first)
 
     def apply() -> Tensor:
         # With the exact mean and scale: those of the values within the bound would be biased.
@@ -206,7 +227,7 @@ def _layer_norm(node: Any, record: "Record", records: Records, exact: bool) -> D
         return y if bias is None else y.add_(bias.values())
 
     others = tuple(e for e in (mean, scale, weight, bias) if e is not None)
-    return Derivation(("NativeLayerNorm",), source, others, apply)
+    return Derivation(("NativeLayerNorm",), source, others, apply, first)
 
 
 def _batch_norm(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
@@ -229,8 +250,10 @@ def _normalised(node: Any, record: "Record", *, exact: bool) -> Derivation | Non
     bias, gain, eps = last.variable.detach().clone(), weight.values().clone(), node._saved_eps
 
     def first() -> Tensor:
-        centred = source.first_values() - mean.values()[0]
-        return centred * (scale.values()[0] * gain[0]) + bias[0]
+        x = source.first_values()
+        # A row lies in one channel, or in one of each.
+        part = slice(len(x)) if len(source.shape) == 2 else slice(1)
+        return (x - mean.values()[part]) * (scale.values()[part] * gain[part]) + bias[part]
 
     def again() -> Tensor:
         x = source.values()
@@ -293,6 +316,9 @@ def _result_of(node: Any, records: Records) -> Derivation | None:
     source = None if record is None or record.kind not in _KEEP_RESULTS else _held(record, "result")
     return None if source is None else Derivation((), source, (), source.values)
 
+
+SOURCES = frozenset({"Gelu", "Silu", "NativeLayerNorm", "NativeBatchNorm"})
+"""Kinds of nodes from whose input their output follows."""
 
 _KEEP_RESULTS = frozenset({"Softmax", "SafeSoftmax", "Sigmoid", "Tanh", "Exp"})
 

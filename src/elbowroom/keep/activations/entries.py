@@ -15,6 +15,9 @@ from elbowroom.keep.activations.payloads import Payload, Raw, Spent
 from elbowroom.keep.activations.sites import Site
 from elbowroom.keep.versions import Watch
 
+# Values by which to tell whether what should follow from a tensor still does.
+BEGINNING = 16
+
 Identity = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]
 
 
@@ -28,6 +31,13 @@ def identity_of(tensor: Tensor) -> Identity:
         tensor.dtype,
         tensor._version,
     )
+
+
+def beginning_of(tensor: Tensor) -> Tensor:
+    """Some values of the first row."""
+    while tensor.dim() > 1:
+        tensor = tensor[0]
+    return tensor.reshape(-1)[:BEGINNING]
 
 
 @dataclass(slots=True)
@@ -193,8 +203,8 @@ class Entry:
         return tensor
 
     def first_values(self) -> Tensor:
-        """Some of the first sample's first channel, as they were."""
-        return self.values()[0, 0].flatten() if self.probe is None else self.probe
+        """Of the first row, some as they were: as many as `BEGINNING`."""
+        return beginning_of(self.values()) if self.probe is None else self.probe
 
     def outline(self) -> Tensor:
         """The shape without its memory; strides say nothing of the order."""

@@ -20,13 +20,14 @@ from torch import Tensor
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.derive import derive
+from elbowroom.keep.activations.derive import SOURCES, derive
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
     Entry,
     Identity,
     Record,
     Use,
+    beginning_of,
     identity_of,
 )
 from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
@@ -65,9 +66,6 @@ SMALL_BYTES = 16384
 # go: often one of them saves it for its values. Where memory is short only the next one is waited
 # for: a tensor that comes back later is packed twice.
 _PATIENCE, _LITTLE_PATIENCE = 2, 1
-
-# Values of a normalisation's input to tell by whether its output is still what it made.
-_PROBE = 16
 
 # Of an operation in place on a part of a tensor, which has what was saved in a node of its own.
 _ON_PART = "torch::autograd::CopySlices"
@@ -269,8 +267,8 @@ class Pass:
             entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
             entry.keep_as_it_is(owned=True)
-        elif entry.bound > 0 and any(use.kind == "NativeBatchNorm" for use in entry.uses):
-            entry.probe = tensor[0, 0].flatten()[:_PROBE].clone()
+        elif tensor.numel() and any(use.kind in SOURCES for use in entry.uses):
+            entry.probe = beginning_of(tensor).clone()
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
