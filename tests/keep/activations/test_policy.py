@@ -1,8 +1,11 @@
 """Which codec is worth its time."""
 
 import pytest
+import torch
 
+from elbowroom.keep.activations.entries import UNKNOWN, Entry
 from elbowroom.keep.activations.policy import ENOUGH, LEAST_WORTH, MOST_WORTH, Policy
+from elbowroom.keep.activations.sites import Site
 
 
 def make_policy() -> Policy:
@@ -36,3 +39,24 @@ def test_enough_is_left_as_it_is(ratio: float) -> None:
     policy = make_policy()
     before = settle(policy, 2 * ENOUGH, 2)
     assert settle(policy, ratio, 5) == before
+
+
+@pytest.mark.parametrize(("worth", "small_ones"), [(LEAST_WORTH, 2), (0.025, 1), (MOST_WORTH, 0)])
+def test_of_two_tensors_alike_the_larger_one_is_more_worth_the_small_codec(
+    worth: float, small_ones: int
+) -> None:
+    """Tables and calls take as long for both."""
+    policy = make_policy()
+    policy.worth = worth
+    torch.manual_seed(0)
+    kept = 0
+    for number, count in enumerate((1 << 17, 1 << 20)):
+        x = 0.7 * torch.randn(count)
+        site = Site(("", "linear", 0, number), number, bound=1.0)
+        for part in (x, x[: count // 16], x):
+            # What was found of a part of a batch does not change what is done with all of it.
+            entry = Entry(part, site)
+            entry.uses.append(UNKNOWN)
+            assert policy.pack(entry, part) is not None
+        kept += site.is_small
+    assert kept == small_ones

@@ -89,15 +89,19 @@ class Policy:
             small = encode(dense, within, dither=dither, codec="dense", effort="balanced")
             fast = encode(dense, within, dither=dither, codec="block")
             site.choice, site.gain = 1 / bound, fast.nbytes / small.nbytes
-            site.saving = (fast.nbytes - small.nbytes) / (dense.nbytes + CALL_BYTES)
+            site.saving = (fast.nbytes - small.nbytes) / max(1, dense.nbytes)
             site.likes = (husk(fast), husk(small))
-            site.is_small = site.saving > self.worth
+            site.is_small = self._is_worth(site, dense.nbytes)
             return small if site.is_small else fast
-        is_small = site.is_small = site.saving > self.worth
+        is_small = site.is_small = self._is_worth(site, dense.nbytes)
         blob = encode(dense, within, dither=dither, like=site.likes[is_small])
         fast, small = site.likes
         site.likes = (fast, husk(blob)) if is_small else (husk(blob), small)
         return blob
+
+    def _is_worth(self, site: Site, nbytes: int) -> bool:
+        """Whether the small codec is, of a tensor of this size: a part of a batch says as much."""
+        return site.saving * nbytes > self.worth * (nbytes + CALL_BYTES)
 
     def adapt(self, ratio: float) -> None:
         """Once little is held, time is worth more than bytes."""

@@ -15,6 +15,10 @@ class Readers:
     def __init__(self) -> None:
         self._threads: set[int] = set()
 
+    def come(self) -> None:
+        """Backward runs in this thread."""
+        self._threads.add(threading.get_ident())
+
     def is_alone(self, entry: Entry, node: Any) -> bool:
         """Whether nobody but the node can be reading what is made for it now.
 
@@ -22,7 +26,7 @@ class Readers:
         graph of the backward itself, further gradients that go through the graph at once, and
         functions of the user's own, which may have handed on what they have read.
         """
-        self._threads.add(threading.get_ident())
+        self.come()
         if node is None or len(self._threads) > 1 or torch.is_grad_enabled() or _are_many():
             return False
         if UNKNOWN in entry.uses:

@@ -52,7 +52,7 @@ class Site:
     """Inverse of the bound for which they were made, and how much smaller the small one was."""
 
     saving: float = 0.0
-    """Bytes that the small one saved, for each of those that stand for its time."""
+    """Bytes that the small one saved for each of the tensor's."""
 
     is_small: bool = False
     """Whether the small one was taken last."""
