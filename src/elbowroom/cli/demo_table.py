@@ -8,6 +8,9 @@ from elbowroom.cli.tables import make_console, print_table
 from elbowroom.report.model import Contender, Run
 from elbowroom.report.wording import say_bytes, say_excess, say_number, say_seconds
 
+# Steps from which on a score says something of how well was learnt.
+_LEARNT = 200
+
 # Of the score and its baseline, on the page as well.
 TERMS = (
     "IoU: of the cells that the network or the truth calls extreme, the share that both do; 1 is "
@@ -69,6 +72,11 @@ def print_run(run: Run, page: Path | None, seconds: float | None) -> None:
         console.print(f"For comparison, {simple} reaches {name} {value:.4g}.")
     if baselines:
         console.print(TERMS)
+    if 0 < max((len(c.steps) for c in contenders), default=0) < _LEARNT:
+        console.print(
+            f"So early in training {name} differs by hundredths from seed to seed, either way: "
+            "elbowroom study trains to the end, with several seeds."
+        )
     console.print(
         "Peak memory is the process's high-water mark above where it stood before the first step; "
         "saved bytes are those held for backward in the last step; gradient error is a share of "

@@ -24,6 +24,9 @@ BOLD = 1 / 8
 # codec is taken in more places.
 ENOUGH = 18.5
 
+# So much more is let be: codecs change for one tensor after another, and not by and by.
+SPARE = 1.03
+
 # The codec dense takes two to three times as long as block: so much longer for each byte of the
 # tensor, and as much as for a tensor of this size besides, in tables and calls. It is taken where
 # it saves this share of those bytes at least, a share between the two: that is where a second of it
@@ -105,8 +108,8 @@ class Policy:
 
     def adapt(self, ratio: float) -> None:
         """Once little is held, time is worth more than bytes."""
-        if not ENOUGH <= ratio <= 1.05 * ENOUGH:
-            factor = min(max(ratio / ENOUGH, 1 / 1.3), 1.3)
+        if not ENOUGH <= ratio <= SPARE * ENOUGH:
+            factor = min(max((ratio / ENOUGH) ** 2, 1 / 1.5), 1.5)
             self.worth = min(max(self.worth * factor, LEAST_WORTH), MOST_WORTH)
 
     def _seed_of(self, site: int) -> int:
