@@ -152,6 +152,9 @@ def test_what_is_no_optimizer_is_refused() -> None:
     bad: Any = "adam"
     with pytest.raises(er.InvalidArgument, match=r"optimizer must be a torch\.optim\.Optimizer"):
         er.Activations(model, optimizer=bad)
+    other = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
+    with pytest.raises(er.InvalidArgument, match="has none of them: pass the model's own"):
+        er.Activations(model, optimizer=other)
 
 
 def _drifting(noise: Noise, steps: range, *, spread: float = 0.1) -> nn.Parameter:
