@@ -57,7 +57,7 @@ def test_an_error_above_the_tolerance_is_brought_down(monkeypatch: pytest.Monkey
         float((flat(model, x, room) - g).square().sum()) / variance
         for x, g in zip(batches, plain, strict=True)
     ]
-    assert any("bounds tightened" in event for event in room.ledger.events)
+    assert any("bounds are now" in event for event in room.ledger.events)
     assert max(errors[34:]) < 0.3
     assert room.ledger.ratio > 4
 

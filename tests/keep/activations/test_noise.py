@@ -152,9 +152,14 @@ def test_what_is_no_optimizer_is_refused() -> None:
     bad: Any = "adam"
     with pytest.raises(er.InvalidArgument, match=r"optimizer must be a torch\.optim\.Optimizer"):
         er.Activations(model, optimizer=bad)
-    other = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
-    with pytest.raises(er.InvalidArgument, match="has none of them: pass the model's own"):
-        er.Activations(model, optimizer=other)
+
+
+def test_an_optimizer_of_another_model_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    model, _, _ = make("upward")
+    er.Activations(model, optimizer=torch.optim.Adam(model.parameters()))
+    assert not caplog.messages
+    er.Activations(model, optimizer=torch.optim.Adam(nn.Linear(2, 2).parameters()))
+    assert "has none of the model's parameters" in caplog.text
 
 
 def _drifting(noise: Noise, steps: range, *, spread: float = 0.1) -> nn.Parameter:

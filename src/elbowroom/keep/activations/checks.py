@@ -1,11 +1,14 @@
 """What a room may be asked for."""
 
+import logging
 from typing import Any
 
 from torch import nn
 
 from elbowroom.errors import InvalidArgument
 from elbowroom.keep.activations.rules import Rule
+
+_log = logging.getLogger("elbowroom")
 
 
 def check(model: Any, tolerance: Any, rule: Any, refresh: Any, meter: Any, seed: Any) -> None:
@@ -42,7 +45,8 @@ def check_optimizer(model: nn.Module, optimizer: Any) -> None:
     known = {id(parameter) for parameter in model.parameters()}
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if known and stepped and not known & stepped:
-        raise InvalidArgument(
-            f"optimizer must step parameters of the model, and this {type(optimizer).__name__} has "
-            "none of them: pass the model's own, or leave it out"
+        # Copies of the weights in another precision may be what it steps.
+        _log.warning(
+            f"the {type(optimizer).__name__} given as optimizer= has none of the model's "
+            "parameters: the gradient's variance is estimated without it"
         )

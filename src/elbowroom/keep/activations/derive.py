@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from elbowroom.keep.activations.entries import values_at_places
 from elbowroom.keep.activations.masks import Bits, pack_sign
 from elbowroom.keep.activations.needs import RESHAPES, Need, is_accumulator, kind_of, need_of
 
@@ -41,8 +42,14 @@ class Derivation:
 
     apply: Callable[[], Tensor]
 
-    first: Callable[[], Tensor] | None = None
-    """What is to be expected of the beginning, to rounding."""
+    some: Callable[[], Tensor] | None = None
+    """What is to be expected of a few values, to rounding."""
+
+    norm: int = 0
+    """Number of the normalisation that was passed: others may read the same source."""
+
+    is_rounded: bool = False
+    """Whether other operations make it than did: last bits differ, of an exact source too."""
 
     is_masked: bool = False
     """Whether what is not above zero is zero, which the values with their errors do not tell."""
@@ -118,11 +125,10 @@ def derive(
 
 def _is_as_expected(tensor: Tensor, derivation: Derivation) -> bool:
     """Whether values are not others, set through `.data` or by a weight changed meanwhile."""
-    if derivation.first is None or not tensor.numel():
+    if derivation.some is None or not tensor.numel():
         return True
     rough = 1e-3 if tensor.dtype in (torch.float32, torch.float64) else 0.05
-    expected = derivation.first().float()
-    found = tensor.view(-1)[: len(expected)].float()
+    expected, found = derivation.some().float(), values_at_places(tensor).float()
     return torch.allclose(found, expected, rough, rough, equal_nan=True)
 
 
@@ -182,7 +188,7 @@ def _elementwise(kind: str, source: "Entry", function: Callable[[Tensor], Tensor
         source,
         (),
         lambda: function(source.values()),
-        lambda: function(source.first_values()),
+        lambda: function(source.some_values()),
     )
 
 
@@ -194,12 +200,14 @@ def _layer_norm(node: Any, record: "Record", records: Records, exact: bool) -> D
     if ("bias" in record.slots) != (bias is not None):
         return None
 
-    def first() -> Tensor:
-        x = source.first_values()
-        y = (x - mean.values().flatten()[0]) * scale.values().flatten()[0]
+    def some() -> Tensor:
+        width = math.prod(source.shape) // math.prod(mean.shape)
+        rows, columns = source.places() // width, source.places() % width
+        y = source.some_values() - mean.values().flatten()[rows]
+        y.mul_(scale.values().flatten()[rows])
         for entry, join in ((weight, y.mul_), (bias, y.add_)):
             if entry is not None:
-                join(entry.values().flatten()[: len(y)])
+                join(entry.values().flatten()[columns])
         return y
 
     if exact:
@@ -217,7 +225,7 @@ def _layer_norm(node: Any, record: "Record", records: Records, exact: bool) -> D
             )[0]
 
         held = tuple(e for e in (weight, bias) if e is not None)
-        return Derivation(("NativeLayerNorm",), source, held, again, first)
+        return Derivation(("NativeLayerNorm",), source, held, again, some)
 
     def apply() -> Tensor:
         # With the exact mean and scale: those of the values within the bound would be biased.
@@ -227,7 +235,9 @@ def _layer_norm(node: Any, record: "Record", records: Records, exact: bool) -> D
         return y if bias is None else y.add_(bias.values())
 
     others = tuple(e for e in (mean, scale, weight, bias) if e is not None)
-    return Derivation(("NativeLayerNorm",), source, others, apply, first)
+    return Derivation(
+        ("NativeLayerNorm",), source, others, apply, some, record.number, is_rounded=True
+    )
 
 
 def _batch_norm(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
@@ -249,11 +259,10 @@ def _normalised(node: Any, record: "Record", *, exact: bool) -> Derivation | Non
     # A copy: backward itself does not read it, so that nobody would tell of a change.
     bias, gain, eps = last.variable.detach().clone(), weight.values().clone(), node._saved_eps
 
-    def first() -> Tensor:
-        x = source.first_values()
-        # A row lies in one channel, or in one of each.
-        part = slice(len(x)) if len(source.shape) == 2 else slice(1)
-        return (x - mean.values()[part]) * (scale.values()[part] * gain[part]) + bias[part]
+    def some() -> Tensor:
+        channels = source.places() // math.prod(source.shape[2:]) % source.shape[1]
+        y = source.some_values() - mean.values()[channels]
+        return y * (scale.values() * gain)[channels] + bias[channels]
 
     def again() -> Tensor:
         x = source.values()
@@ -266,8 +275,10 @@ def _normalised(node: Any, record: "Record", *, exact: bool) -> Derivation | Non
         return torch.native_batch_norm(x, gain, bias, usual, spread, False, 0.0, eps)[0]
 
     if exact:
-        return Derivation(("NativeBatchNorm",), source, (), again, first)
-    return Derivation(("NativeBatchNorm",), source, (mean, scale), within, first)
+        return Derivation(("NativeBatchNorm",), source, (), again, some)
+    return Derivation(
+        ("NativeBatchNorm",), source, (mean, scale), within, some, record.number, is_rounded=True
+    )
 
 
 def _relu(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
@@ -283,12 +294,12 @@ def _relu(node: Any, record: "Record", records: Records, exact: bool) -> Derivat
         return None
     if inner is None:
         return None
-    first = inner.first
+    some = inner.some
     return replace(
         inner,
         path=("Relu", *inner.path),
         apply=(lambda: inner.apply().relu_()) if exact else inner.apply,
-        first=None if first is None else lambda: first().relu(),
+        some=None if some is None else lambda: some().relu(),
         is_masked=not exact,
     )
 
@@ -301,11 +312,15 @@ def _dropout(node: Any, record: "Record", records: Records, exact: bool) -> Deri
     inner = inner or _result_of(node.next_functions[0][0], records)
     if inner is None:
         return None
+    some = inner.some
     return Derivation(
         ("Mul", *inner.path),
         inner.source,
         (*inner.others, mask),
         lambda: inner.apply().reshape(mask.shape).mul(mask.values()),
+        None if some is None else lambda: some() * mask.some_values(),
+        norm=inner.norm,
+        is_rounded=inner.is_rounded,
         is_masked=inner.is_masked,
     )
 
@@ -317,8 +332,8 @@ def _result_of(node: Any, records: Records) -> Derivation | None:
     return None if source is None else Derivation((), source, (), source.values)
 
 
-SOURCES = frozenset({"Gelu", "Silu", "NativeLayerNorm", "NativeBatchNorm"})
-"""Kinds of nodes from whose input their output follows."""
+SOURCES = frozenset({"Gelu", "Silu", "NativeLayerNorm", "NativeBatchNorm", "Mul"})
+"""Kinds of nodes whose output follows from what they save."""
 
 _KEEP_RESULTS = frozenset({"Softmax", "SafeSoftmax", "Sigmoid", "Tanh", "Exp"})
 

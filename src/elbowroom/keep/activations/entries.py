@@ -1,8 +1,10 @@
 """One saved tensor: what it is, who saved it, and what is held of it."""
 
+import math
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from elbowroom.keep.activations.sites import Site
 from elbowroom.keep.versions import Watch
 
 # Values by which to tell whether what should follow from a tensor still does.
-BEGINNING = 16
+_PROBED = 16
 
 Identity = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]
 
@@ -33,11 +35,19 @@ def identity_of(tensor: Tensor) -> Identity:
     )
 
 
-def beginning_of(tensor: Tensor) -> Tensor:
-    """Some values of the first row."""
-    while tensor.dim() > 1:
-        tensor = tensor[0]
-    return tensor.reshape(-1)[:BEGINNING]
+@lru_cache(maxsize=1024)
+def places_in(count: int, device: torch.device) -> Tensor:
+    """Some places from the first of so many to the last."""
+    few = min(count, _PROBED)
+    return torch.arange(few, device=device) * (count - 1) // max(1, few - 1)
+
+
+def values_at_places(tensor: Tensor) -> Tensor:
+    """A copy of some values, in row-major order."""
+    places = places_in(tensor.numel(), tensor.device)
+    if tensor.is_contiguous():
+        return tensor.view(-1)[places]
+    return tensor[torch.unravel_index(places, tensor.shape)]
 
 
 @dataclass(slots=True)
@@ -133,7 +143,7 @@ class Entry:
         self.row = -1
         self.reads = 0
         self.probe: Tensor | None = None
-        """How it began, where what derives from it is to be compared."""
+        """Some of its values as they were, where what derives from it is to be compared."""
         self.signs: Payload | None = None
         """Once its values have been written over: what its last reader wants."""
         self.on_release: Callable[[int], None] | None = None
@@ -172,6 +182,8 @@ class Entry:
     def is_near(self) -> bool:
         """Whether what is held has errors, of its own or of what it follows from."""
         sources = getattr(self.payload, "sources", ())
+        if getattr(getattr(self.payload, "derivation", None), "is_rounded", False):
+            return True
         return self.bound > 0 or any(source.is_near for source in sources)
 
     @property
@@ -202,9 +214,13 @@ class Entry:
         self.recent = weakref.ref(tensor)
         return tensor
 
-    def first_values(self) -> Tensor:
-        """Of the first row, some as they were: as many as `BEGINNING`."""
-        return beginning_of(self.values()) if self.probe is None else self.probe
+    def some_values(self) -> Tensor:
+        """A few, as they were."""
+        return values_at_places(self.values()) if self.probe is None else self.probe
+
+    def places(self) -> Tensor:
+        """Where those are."""
+        return places_in(math.prod(self.shape), self.device)
 
     def outline(self) -> Tensor:
         """The shape without its memory; strides say nothing of the order."""

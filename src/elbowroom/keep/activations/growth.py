@@ -56,40 +56,33 @@ def path_factor(derived: Derived, records: dict[int, Record]) -> float:
         if kind in ("Gelu", "Silu") and source.site.sample is not None:
             factor *= change(FUNCTIONS[kind], source)
         elif kind == "NativeLayerNorm":
-            factor *= _norm_factor(source, records)
+            factor *= _norm_factor(records.get(derivation.norm))
         elif kind == "Mul":
             factor *= _mask_factor(derivation)
     return factor
 
 
-def _norm_factor(entry: Entry, records: dict[int, Record]) -> float:
-    for use in entry.uses:
-        record = records.get(use.number)
-        if use.kind != "NativeLayerNorm" or record is None:
-            continue
-        scale, weight = record.entry("result2"), record.entry("weight")
-        if scale is None:
-            continue
-        gain = 1.0 if weight is None else float(weight.values().float().square().mean())
-        return gain * float(scale.values().float().square().mean())
-    return 1.0
+def _norm_factor(record: Record | None) -> float:
+    scale = None if record is None else record.entry("result2")
+    if record is None or scale is None:
+        return 1.0
+    weight = record.entry("weight")
+    gain = 1.0 if weight is None else float(weight.values().float().square().mean())
+    return gain * float(scale.values().float().square().mean())
 
 
 def _channels_factor(derived: Derived, records: dict[int, Record]) -> float:
     """Of a normalisation over the batch: each channel has its gain, and its share above zero."""
-    source, signs = derived.derivation.source, derived.signs
-    for use in source.uses:
-        record = records.get(use.number)
-        if (use.kind, use.slot) != ("NativeBatchNorm", "input") or record is None:
-            continue
-        scale, weight = record.entry("result2"), record.entry("weight")
-        if scale is None or weight is None or signs is None:
-            continue
-        gains = (scale.values().double() * weight.values().double()).square()
-        mask = signs.restore().reshape(source.shape)
-        axes = [axis for axis in range(mask.dim()) if axis != 1]
-        return float((gains * mask.double().mean(axes)).mean())
-    return 1.0
+    record, signs = records.get(derived.derivation.norm), derived.signs
+    if record is None or signs is None:
+        return 1.0
+    scale, weight = record.entry("result2"), record.entry("weight")
+    if scale is None or weight is None:
+        return 1.0
+    gains = (scale.values().double() * weight.values().double()).square()
+    mask = signs.restore().reshape(derived.derivation.source.shape)
+    axes = [axis for axis in range(mask.dim()) if axis != 1]
+    return float((gains * mask.double().mean(axes)).mean())
 
 
 def _mask_factor(derivation: Derivation) -> float:

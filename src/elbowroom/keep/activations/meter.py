@@ -59,6 +59,7 @@ class Meter:
         self._part: tuple[int, int] | None = None
         self._handles: list[Any] = []
         self._random: Any = None
+        self._cast: tuple[bool, torch.dtype] = (False, torch.bfloat16)
         self._buffers: list[Tensor] = []
         self._queued = False
 
@@ -93,6 +94,8 @@ class Meter:
         if self._call is None:
             self._call = (args, kwargs)
             self._random = random_state()
+            # Backward runs without it.
+            self._cast = (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
             self._buffers = copy_buffers([self._model])
         else:
             # Called more than once in a pass: one call's gradient is not the whole.
@@ -172,7 +175,8 @@ class Meter:
     ) -> Grads | None:
         parameters = [p for p in self._model.parameters() if p.requires_grad]
         with torch.enable_grad():
-            with context:
+            is_cast, dtype = self._cast
+            with context, torch.autocast("cpu", dtype, enabled=is_cast):
                 output = self._inner(*args, **kwargs)
             outputs = [t for t in tensors_in(output) if t.requires_grad]
             if len(outputs) != len(gradients):

@@ -124,14 +124,15 @@ class Observer:
         payload = entry.payload
         factor, drift = 1.0, None
         source = entry
-        if isinstance(payload, Aliased):
-            source = payload.source
-        elif isinstance(payload, Derived):
+        if isinstance(payload, Derived):
             drift = drift_of(passage, slot, payload.derivation)
-            while isinstance(source.payload, Derived):
-                # What it derives from may derive from something else.
+        while isinstance(source.payload, Derived | Aliased):
+            # What it derives from may derive from something else, or share its memory.
+            if isinstance(source.payload, Derived):
                 factor *= path_factor(source.payload, self.records)
                 source = source.payload.derivation.source
+            else:
+                source = source.payload.source
         if not isinstance(source.payload, Coded | Offloaded) or source.bound == 0:
             return
         effect = self.effects.setdefault(source.site, Effect())

@@ -27,8 +27,8 @@ from elbowroom.keep.activations.entries import (
     Identity,
     Record,
     Use,
-    beginning_of,
     identity_of,
+    values_at_places,
 )
 from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
 from elbowroom.keep.activations.memory import Memory
@@ -167,6 +167,7 @@ class Pass:
                 continue
             if entry.is_near and self._will_do(entry):
                 # Encoded or derived already.
+                _note_values(entry, entry.raw)
                 entry.raw = entry.producer = None
             elif entry.needs & {Need.VALUES, Need.EXACT, Need.WINDOW}:
                 self._act(entry, entry.raw)
@@ -268,8 +269,8 @@ class Pass:
             entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
             entry.keep_as_it_is(owned=True)
-        elif tensor.numel() and any(use.kind in SOURCES for use in entry.uses):
-            entry.probe = beginning_of(tensor).clone()
+        else:
+            _note_values(entry, tensor)
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
@@ -378,3 +379,9 @@ class Pass:
         if self._memory is not None:
             self._memory.within_pass(entry.nbytes_plain)
         return tensor
+
+
+def _note_values(entry: Entry, tensor: Tensor) -> None:
+    """A few, for what derives from the tensor to be compared with."""
+    if entry.probe is None and tensor.numel() and any(use.kind in SOURCES for use in entry.uses):
+        entry.probe = values_at_places(tensor)
