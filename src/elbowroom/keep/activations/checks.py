@@ -1,6 +1,7 @@
 """What a room may be asked for."""
 
 import logging
+import math
 from typing import Any
 
 from torch import nn
@@ -31,6 +32,18 @@ def check(model: Any, tolerance: Any, rule: Any, refresh: Any, meter: Any, seed:
             raise InvalidArgument(
                 f"{name} must be a whole number of at least {least}, got {value!r}: leave it out"
             )
+
+
+def check_overhead(overhead: Any) -> None:
+    """A share of the step, or None."""
+    if overhead is None:
+        return
+    is_number = isinstance(overhead, int | float) and not isinstance(overhead, bool)
+    if not is_number or not 0 <= overhead < math.inf:
+        raise InvalidArgument(
+            "overhead must be what a step may take more than plain, as a share such as 0.25, got "
+            f"{overhead!r}: 0 keeps all that takes time, None holds the fewest bytes"
+        )
 
 
 def check_optimizer(model: nn.Module, optimizer: Any) -> None:

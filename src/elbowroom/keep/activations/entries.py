@@ -1,6 +1,7 @@
 """One saved tensor: what it is, who saved it, and what is held of it."""
 
 import math
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from elbowroom.codec.places import Windows
+from elbowroom.keep.activations.laps import Held
 from elbowroom.keep.activations.needs import Need, need_of
 from elbowroom.keep.activations.payloads import Payload, Raw, Spent
 from elbowroom.keep.activations.sites import Site
@@ -94,6 +96,7 @@ class Entry:
         "dtype",
         "encode_s",
         "has_step",
+        "held",
         "is_row_major",
         "nbytes_plain",
         "on_release",
@@ -140,6 +143,8 @@ class Entry:
         """Whether a reader tells values above zero from those below, and reads more than that."""
 
         self.encode_s = 0.0
+        self.held: Held | None = None
+        """What its form took, for those who plan the next pass."""
         self.row = -1
         self.reads = 0
         self.probe: Tensor | None = None
@@ -210,7 +215,10 @@ class Entry:
             if known is not None:
                 return known
         assert self.payload is not None
+        start = time.perf_counter()
         tensor = self.payload.restore()
+        if self.held is not None:
+            self.held.decode_s += time.perf_counter() - start
         self.recent = weakref.ref(tensor)
         return tensor
 

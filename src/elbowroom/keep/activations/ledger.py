@@ -71,6 +71,11 @@ class Ledger:
     rows: tuple[Row, ...] = ()
     readings: tuple[Reading, ...] = ()
     events: tuple[str, ...] = field(default=())
+    overhead: float | None = None
+    """What a step may take more than plain, as a share; None: as long as it takes."""
+
+    slowdown: float | None = None
+    """What the last steps took more than plain, measured; None before one was."""
 
     @property
     def ratio(self) -> float:
@@ -91,6 +96,9 @@ class Ledger:
             f"gradient error {self.gradient_error:.3g} of the gradient's own variance; "
             f"encode {self.encode_s * 1e3:.0f} ms, decode {self.decode_s * 1e3:.0f} ms",
         ]
+        if self.slowdown is not None:
+            asked = "" if self.overhead is None else f" (asked: at most {100 * self.overhead:.0f} %)"
+            lines.append(f"time: {100 * self.slowdown:.0f} % more than plain{asked}")
         groups: dict[tuple[str, str, str], list[Row]] = {}
         for row in self.rows:
             key = (" + ".join(sorted(row.readers)), row.error_class, row.method)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -64,6 +65,9 @@ class Observer:
         self.totals: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """Of the pass: bytes saved plainly, and those held without a bound."""
 
+        self.note_s: Callable[[float], None] = lambda seconds: None
+        """Told of the time that looking takes."""
+
     def listen(self, node: Any, record: Record) -> None:
         """Have the node tell its gradients when backward comes by."""
         self.records[record.number] = record
@@ -100,6 +104,7 @@ class Observer:
     @contextmanager
     def _estimate(self, record: Record) -> Iterator[None]:
         """An estimate must not cost the user's backward: bounds stay as they are."""
+        start = time.perf_counter()
         try:
             with torch.no_grad():
                 yield
@@ -107,6 +112,8 @@ class Observer:
             if not self._failed:
                 _log.warning(f"bounds are not refreshed, {record.kind} was not understood: {error}")
             self._failed = True
+        finally:
+            self.note_s(time.perf_counter() - start)
 
     def _read(self, record: Record, inputs: Any, outputs: Any) -> None:
         if all(g is None for g in outputs):

@@ -30,6 +30,7 @@ from elbowroom.keep.activations.entries import (
     identity_of,
     values_at_places,
 )
+from elbowroom.keep.activations.laps import Lap
 from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
 from elbowroom.keep.activations.memory import Memory
 from elbowroom.keep.activations.needs import (
@@ -43,6 +44,7 @@ from elbowroom.keep.activations.needs import (
     receiver_of,
     slots_of,
 )
+from elbowroom.keep.activations.pace import Pace
 from elbowroom.keep.activations.payloads import (
     Aliased,
     Coded,
@@ -91,6 +93,8 @@ class Pass:
         small_bytes: int = SMALL_BYTES,
         budget: Budget | None = None,
         memory: Memory | None = None,
+        pace: Pace | None = None,
+        lap: Lap | None = None,
     ) -> None:
         self.calls = Calls(sites)
         self.records: dict[int, Record] = {}
@@ -99,7 +103,10 @@ class Pass:
         self._first = next_number()
         self.untouched, self.listener = untouched, listener
         self._policy, self._budget, self._memory = policy, budget, memory
-        self._small_bytes = small_bytes
+        self._small_bytes, self._pace = small_bytes, pace
+        self.lap = Lap() if lap is None else lap
+        """Times of this pass."""
+
         self._late: deque[tuple[int, Entry]] = deque()
         self._table: weakref.WeakValueDictionary[Identity, Entry] = weakref.WeakValueDictionary()
         self._regions: dict[tuple[int, int], weakref.ref[Entry]] = {}
@@ -116,20 +123,27 @@ class Pass:
 
     def finish(self) -> None:
         """The forward is over: let go of everything that is still held as it was."""
+        start = time.perf_counter()
         if self.pending:
             self.settle(())
         self._settle_late(0)
         self._table.clear()
         self._regions.clear()
         self.tally.close()
+        self.lap.spent_s += time.perf_counter() - start
+        self.lap.end_forward(self.tally.saved_bytes, self.tally.kept_bytes)
 
     # On the way in.
 
     @opaque
     def pack(self, tensor: Tensor) -> Entry:
         """Autograd's hook for a tensor that an operation saves."""
+        start = time.perf_counter()
         with torch._C.DisableTorchFunction():
-            return self._pack(tensor)
+            entry = self._pack(tensor)
+        self.lap.calls += 1
+        self.lap.spent_s += time.perf_counter() - start
+        return entry
 
     def _pack(self, tensor: Tensor) -> Entry:
         if not is_plain(tensor):
@@ -259,9 +273,7 @@ class Pass:
             entry.on_release, entry.bound = None, 0.0
         start = time.perf_counter()
         with torch.no_grad():
-            form = Form.ENCODE
-            if self._budget is not None:
-                form = self._budget.form_of(entry.site, entry.nbytes_plain)
+            form = self._form_of(entry)
             entry.payload = self._choose(entry, tensor, form)
             if form is Form.OFFLOAD:
                 entry.payload = self._offload(entry, tensor)
@@ -274,8 +286,16 @@ class Pass:
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
+        self.lap.hold(entry, form, is_small=entry.site.is_small)
         if self._memory is not None:
             self._memory.note_saved(entry.nbytes_plain)
+
+    def _form_of(self, entry: Entry) -> Form:
+        if self._budget is not None:
+            return self._budget.form_of(entry.site, entry.nbytes_plain)
+        if self._pace is not None:
+            return self._pace.form_of(self.lap, entry.site, entry.nbytes_plain)
+        return Form.ENCODE
 
     def _offload(self, entry: Entry, tensor: Tensor) -> Payload | None:
         found = entry.payload
@@ -291,7 +311,10 @@ class Pass:
         if (Need.EXACT in needs and has_errors) or {Need.BANDS, Need.VALUES} <= needs:
             return None
         if not needs & {Need.VALUES, Need.EXACT}:
-            return self._partial(entry, tensor, needs)
+            is_plain = form is Form.PLAIN and needs != {Need.NOTHING}
+            return None if is_plain else self._partial(entry, tensor, needs)
+        if form is Form.PLAIN:
+            return None if entry.has_step else self._alias(entry, tensor)
         again = None if form is Form.KEEP else rerun(entry, self.records)
         if again is not None:
             return again
@@ -311,7 +334,7 @@ class Pass:
             bits = pack_two_valued(tensor)
             if bits is not None:
                 return bits
-        coded = None if form is Form.KEEP else self._policy.pack(entry, tensor)
+        coded = None if form is Form.KEEP else self._policy.pack(entry, tensor, form, self.lap)
         if coded is None or entry.bound == 0 or not entry.has_step:
             return coded
         return replace(coded, sides=pack_sign(dense_form(tensor)[0]))
@@ -363,12 +386,13 @@ class Pass:
         if probed is not None:
             probed.append(entry)
             return torch.empty(0)
+        start = time.perf_counter()
         entry.check_version()
         self.tally.read(entry)
         if isinstance(entry.payload, Raw) and not self.goes_in_pieces:
             self._readers.come()
+            self.lap.note_read(start)
             return entry.payload.tensor
-        start = time.perf_counter()
         node: Any = torch._C._current_autograd_node()
         kind = "" if node is None else kind_of(node)
         with self._lock:
@@ -378,6 +402,7 @@ class Pass:
         self.tally.restore(entry, time.perf_counter() - start)
         if self._memory is not None:
             self._memory.within_pass(entry.nbytes_plain)
+        self.lap.note_read(start)
         return tensor
 
 

@@ -1,6 +1,7 @@
 """How values are encoded: at which bound, with which dither."""
 
 import math
+import time
 
 import numpy as np
 import torch
@@ -8,9 +9,10 @@ from torch import Tensor
 
 from elbowroom.codec import Blob, Bound, encode
 from elbowroom.keep.activations.entries import Entry
+from elbowroom.keep.activations.laps import Lap
 from elbowroom.keep.activations.needs import class_of, is_exponent, largest_bound
 from elbowroom.keep.activations.payloads import Coded, dense_form, take_sample
-from elbowroom.keep.activations.sites import Site
+from elbowroom.keep.activations.sites import Form, Site
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
@@ -20,19 +22,17 @@ _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64
 CAREFUL = 1 / 44
 BOLD = 1 / 8
 
-# Bytes saved for each that is held, from which on fewer are not worth an error, and the faster
-# codec is taken in more places.
+# Bytes saved for each that is held, from which on fewer are not worth an error.
 ENOUGH = 18.5
 
-# So much more is let be: codecs change for one tensor after another, and not by and by.
-SPARE = 1.03
-
 # The codec dense takes two to three times as long as block: so much longer for each byte of the
-# tensor, and as much as for a tensor of this size besides, in tables and calls. It is taken where
-# it saves this share of those bytes at least, a share between the two: that is where a second of it
-# saves most.
+# tensor, and as much as for a tensor of this size besides, in tables and calls. Where nobody counts
+# seconds it is taken if it saves this share of those bytes.
 CALL_BYTES = 1 << 20
-LEAST_WORTH, MOST_WORTH = 0.004, 0.2
+LEAST_WORTH = 0.004
+
+# Both codecs are tried on so many values.
+_TRIED = 1 << 17
 
 # A choice of codec holds while the bound stays within this factor.
 _SAME = 0.8
@@ -50,15 +50,23 @@ class Policy:
         first: float = CAREFUL,
     ) -> None:
         self.first = first
-        self.worth = LEAST_WORTH
         self.is_exact = is_exact
         self.is_local = is_local
         self.seed = seed
         self.step = 0
         self.is_sampling = False
 
-    def pack(self, entry: Entry, tensor: Tensor) -> Coded | None:
-        """The encoded tensor, or None where it had better be kept as it is."""
+    def pack(
+        self, entry: Entry, tensor: Tensor, form: Form = Form.ENCODE, lap: Lap | None = None
+    ) -> Coded | None:
+        """The encoded tensor, or None where it had better be kept as it is.
+
+        Args:
+            entry: Of the tensor.
+            tensor: What is to be held.
+            form: BLOCK or DENSE; otherwise the smaller one where it is worth its time.
+            lap: Of the pass: whether there is time to compare both codecs.
+        """
         site = entry.site
         if tensor.dtype not in _FLOATS:
             if tensor.is_complex():
@@ -79,42 +87,70 @@ class Policy:
         entry.bound = bound
         # The mean of exp(e) is above one: without this all probabilities would be too large.
         shift = math.log(math.sinh(bound) / bound) if is_exponent(entry.uses) else 0.0
-        return Coded(self._encode(site, dense, bound), layout, shift=shift)
+        blob = self._encode(site, dense, bound, form, lap)
+        return Coded(blob, layout, shift=shift)
 
     def may_err(self, entry: Entry) -> bool:
         """Whether its readers may get errors: where they must not travel, only some may."""
         return not self.is_local or class_of(entry.uses) == "W"
 
-    def _encode(self, site: Site, dense: Tensor, bound: float) -> Blob:
-        within, dither = Bound.absolute(bound), self._seed_of(site.number)
-        if not _SAME < bound * site.choice < 1 / _SAME:
-            # Both ways once; which one is taken may change from pass to pass.
-            small = encode(dense, within, dither=dither, codec="dense", effort="balanced")
-            fast = encode(dense, within, dither=dither, codec="block")
-            site.choice, site.gain = 1 / bound, fast.nbytes / small.nbytes
-            site.saving = (fast.nbytes - small.nbytes) / max(1, dense.nbytes)
-            site.likes = (husk(fast), husk(small))
-            site.is_small = self._is_worth(site, dense.nbytes)
-            return small if site.is_small else fast
-        is_small = site.is_small = self._is_worth(site, dense.nbytes)
-        blob = encode(dense, within, dither=dither, like=site.likes[is_small])
+    def _encode(
+        self, site: Site, dense: Tensor, bound: float, form: Form, lap: Lap | None
+    ) -> Blob:
+        dither = self._seed_of(site.number)
+        is_known = _SAME < bound * site.choice < 1 / _SAME
+        if not is_known and (lap is None or lap.may_try()):
+            start = time.perf_counter()
+            self._try_both(site, dense, bound, dither)
+            if lap is not None:
+                lap.note_trial(time.perf_counter() - start)
+        is_small = form is Form.DENSE
+        if form not in (Form.BLOCK, Form.DENSE):
+            is_small = site.saving * dense.nbytes > LEAST_WORTH * (dense.nbytes + CALL_BYTES)
+        blob = _encoded(dense, bound, dither, site.likes, is_small=is_small)
         fast, small = site.likes
         site.likes = (fast, husk(blob)) if is_small else (husk(blob), small)
+        site.is_small = is_small
         return blob
 
-    def _is_worth(self, site: Site, nbytes: int) -> bool:
-        """Whether the small codec is, of a tensor of this size: a part of a batch says as much."""
-        return site.saving * nbytes > self.worth * (nbytes + CALL_BYTES)
-
-    def adapt(self, ratio: float) -> None:
-        """Once little is held, time is worth more than bytes."""
-        if not ENOUGH <= ratio <= SPARE * ENOUGH:
-            factor = min(max((ratio / ENOUGH) ** 2, 1 / 1.5), 1.5)
-            self.worth = min(max(self.worth * factor, LEAST_WORTH), MOST_WORTH)
+    def _try_both(self, site: Site, dense: Tensor, bound: float, dither: int) -> None:
+        """A part of the tensor tells what the small codec would save."""
+        part = _part_of(dense)
+        fast, small = (
+            _encoded(part, bound, dither, (None, None), is_small=small) for small in (False, True)
+        )
+        site.choice, site.gain = 1 / bound, fast.nbytes / small.nbytes
+        site.saving = (fast.nbytes - small.nbytes) / max(1, part.nbytes)
+        site.likes = (husk(fast), husk(small))
 
     def _seed_of(self, site: int) -> int:
         # Knuth's multiplicative hash of step and site: streams that do not repeat.
         return (self.seed + self.step * 2654435761 + site * 2246822519) % 2**32
+
+
+def _encoded(
+    dense: Tensor,
+    bound: float,
+    dither: int,
+    likes: tuple[Blob | None, Blob | None],
+    *,
+    is_small: bool,
+) -> Blob:
+    within, like = Bound.absolute(bound), likes[is_small]
+    if like is not None:
+        return encode(dense, within, dither=dither, like=like)
+    if is_small:
+        return encode(dense, within, dither=dither, codec="dense", effort="balanced")
+    return encode(dense, within, dither=dither, codec="block")
+
+
+def _part_of(dense: Tensor) -> Tensor:
+    """The first of its outermost axis in memory, as many as fit into a trial, or one."""
+    axes = [axis for axis in range(dense.ndim) if dense.shape[axis] > 1]
+    if dense.numel() <= _TRIED or not axes:
+        return dense
+    outer = max(axes, key=dense.stride)
+    return dense.narrow(outer, 0, max(1, dense.shape[outer] * _TRIED // dense.numel()))
 
 
 def spread(sample: Tensor | None) -> float:

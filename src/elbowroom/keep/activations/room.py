@@ -16,15 +16,17 @@ from torch import Tensor, nn
 
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.checks import check, check_optimizer
+from elbowroom.keep.activations.checks import check, check_optimizer, check_overhead
 from elbowroom.keep.activations.compiled import Regions, attend
 from elbowroom.keep.activations.hooks import is_recomputed
+from elbowroom.keep.activations.laps import Lap
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.memory import memory_of
 from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.moments import Moments
 from elbowroom.keep.activations.noise import Noise
 from elbowroom.keep.activations.observer import Observer, is_due
+from elbowroom.keep.activations.pace import Pace
 from elbowroom.keep.activations.passes import SMALL_BYTES, Pass
 from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
@@ -64,6 +66,9 @@ class Activations:
             are, encoded or put on disk, and which parts of the model run again in backward, so that
             the step is as fast as the budget allows. BudgetUnreachable names the nearest budget
             that can be met.
+        overhead: What a step may take more than plain, as a share: 0.25 is a quarter more. Within it
+            the fewest bytes are held, by measured times. None: the fewest bytes, however long it
+            takes. Under `memory` the budget comes first, and time is what it takes.
         optimizer: Of the Adam family, it tells the gradient's variance better than the running
             estimate that is made without one; its moments are read, nothing is changed.
         rule: "variance" is the one above. "certified" lets no element of a weight's gradient move
@@ -82,6 +87,7 @@ class Activations:
         *,
         tolerance: float = 0.1,
         memory: str | int | float | None = None,
+        overhead: float | None = 0.25,
         optimizer: torch.optim.Optimizer | None = None,
         rule: Literal["variance", "comet", "certified"] = "variance",
         refresh: int = 100,
@@ -89,6 +95,7 @@ class Activations:
         seed: int = 0,
     ) -> None:
         check(model, tolerance, rule, refresh, meter, seed)
+        check_overhead(overhead)
         check_optimizer(model, optimizer)
         self.model = model
         self.tolerance = float(tolerance)
@@ -107,7 +114,7 @@ class Activations:
         self._trust = 1.0
         self._ratios: list[float] = []
         self._step = 0
-        self._tally = Tally()
+        self._tally, self._lap = Tally(), Lap()
         self._readings: list[Reading] = []
         self._events: list[str] = []
         self._watched: dict[int, Any] = {}
@@ -120,6 +127,7 @@ class Activations:
         self._has_compiled = False
         self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
         self._memory = memory_of(model) if memory is None else None
+        self._pace = Pace(overhead if memory is None else None, self._tell)
 
     @property
     def ledger(self) -> Ledger:
@@ -136,6 +144,8 @@ class Activations:
             rows=tally.rows,
             readings=tuple(self._readings),
             events=tuple(self._events),
+            overhead=self._pace.overhead,
+            slowdown=self._pace.measured,
         )
 
     @property
@@ -185,8 +195,11 @@ class Activations:
             return None
         self.__enter__()
         # Hooks that the pass has put on the model come too late for this call.
-        self._local.untouched.add(tensors_in((args, kwargs)))
-        self._local.regions().join(self.model)
+        if self._pace.is_aside:
+            self._pace.pass_by().note_arguments(tensors_in((args, kwargs)))
+        else:
+            self._local.untouched.add(tensors_in((args, kwargs)))
+            self._local.regions().join(self.model)
         if self._meter is not None:
             self._meter.note_call(args, kwargs)
         return Arguments.of(
@@ -222,10 +235,12 @@ class Activations:
         observer = None
         if not self._measuring:
             if self._budget is None and self._step > 0:
-                self._policy.adapt(self._tally.ratio)
                 if self._memory is not None:
                     self._memory.before_pass(self._tally.saved_bytes)
             self._step += 1
+            self._pace.next_pass()
+            if self._pace.is_aside and not self._has_compiled:
+                return self._step_aside()
             has_calmed = self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
             is_watched = is_due(self._step, self._refresh) or has_calmed
             if self._budget is not None:
@@ -245,6 +260,17 @@ class Activations:
                     )
                     self._meter.arm()
         return self._start(observer)
+
+    def _step_aside(self) -> ExitStack:
+        """A pass that is plain."""
+        clock = self._pace.pass_by()
+        self._tally, self._local.untouched, self._local.regions = Tally(), None, lambda: None
+        stack = ExitStack()
+        stack.callback(clock.end)
+        handle = self.model.register_forward_pre_hook(clock.see, with_kwargs=True)
+        stack.callback(handle.remove)
+        clock.start()
+        return stack
 
     def _fits(self, part: float) -> bool:
         """Whether a part of the batch can run plainly within the budget, with its gradients."""
@@ -274,9 +300,13 @@ class Activations:
             small_bytes,
             budget,
             self._memory,
+            self._pace,
+            Lap() if self._measuring else self._pace.start(),
         )
+        if observer is not None:
+            observer.note_s = now.lap.note_look
         if not self._measuring:
-            self._tally = now.tally
+            self._tally, self._lap = now.tally, now.lap
             self._local.untouched = now.untouched
         modules = Modules(self.model, self._names, now)
         self._seconds = self._seconds | modules.seconds if self._measuring else modules.seconds
@@ -310,18 +340,24 @@ class Activations:
                 self._watched[id(parameter)] = parameter.register_hook(hook)
 
     def _observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
-        if not self._measuring:
+        if not self._measuring and not self._pace.is_aside:
             self._noise.observe(parameter, gradient, self._step)
+            self._lap.note_gradient()
 
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:
             return
         evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
         self._noise.mark()
+        self._pace.renew()
         for decision in decide(self._rule, evidence, self.tolerance, self._trust):
             site = decision.site
             site.bound = decision.bound
             site.share, site.part_share = decision.share, decision.part_share
+        for site in self._sites:
+            if self._pace.is_kept(site):
+                # What others may spend now is not left over should it be encoded again.
+                site.bound = None
 
     @contextmanager
     def _trial(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Places in a model that save tensors: the same place from step to step."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from torch import Tensor, nn
@@ -12,10 +12,21 @@ Key = tuple[str, str, int, int]
 
 
 class Form(Enum):
-    """What a budget does with the tensors of a place."""
+    """What a budget of memory or time does with the tensors of a place."""
 
     ENCODE = "encode"
+    """By whichever codec is worth its time."""
+
+    BLOCK = "block"
+    DENSE = "dense"
+    """By the fast codec; by the small one."""
+
     KEEP = "keep"
+    """As they are, unless a mask does or they follow from others."""
+
+    PLAIN = "plain"
+    """As they are."""
+
     OFFLOAD = "offload"
 
 
@@ -53,6 +64,15 @@ class Site:
 
     saving: float = 0.0
     """Bytes that the small one saved for each of the tensor's."""
+
+    block_share: float | None = None
+    """Bytes that the fast codec holds for each of the tensor's; None while it was not tried."""
+
+    cheap_share: float | None = None
+    """The same of a mask, or of what follows from others; None where neither will do."""
+
+    seconds_each: dict[Form, float] = field(default_factory=dict["Form", float])
+    """For a byte there and back; under KEEP that of the last."""
 
     is_small: bool = False
     """Whether the small one was taken last."""

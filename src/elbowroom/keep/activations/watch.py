@@ -32,7 +32,7 @@ class Functions(TorchFunctionMode):
 
     @opaque
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        now = self._now
+        now, start = self._now, time.perf_counter()
         if now.pending:
             # Saved outside of every function that could be watched.
             now.settle(())
@@ -42,12 +42,16 @@ class Functions(TorchFunctionMode):
             return out
         now.calls.start(self._modules.current, getattr(func, "__name__", "function"))
         substitute = SUBSTITUTES.get(func)
+        called = time.perf_counter()
         out = None if substitute is None else substitute(*args, **(kwargs or {}))
         if out is None:
             with self._around(func):
                 out = func(*args, **(kwargs or {}))
+        returned = time.perf_counter()
         if now.pending or (now.listener is not None and isinstance(out, Tensor)):
             now.settle(tensors_in(out), _eps_of(args, kwargs))
+        now.lap.calls += 1
+        now.lap.spent_s += called - start + time.perf_counter() - returned
         return out
 
     def _around(self, func: Any) -> AbstractContextManager[Any]:
