@@ -89,14 +89,12 @@ class Pace:
         granted_s = _PLANNED * self.overhead * _STEPS / _WAYS * lap.so_far_s()
         return Form.BLOCK if soon_s <= granted_s else Form.KEEP
 
-    def is_kept(self, site: Site) -> bool:
-        """Whether tensors of this place are left as they are, for lack of time."""
-        return self._forms.get(site) is Form.PLAIN
-
     def renew(self) -> None:
-        """Bounds are new: what had to be kept is tried again."""
+        """Bounds are new: what had to be kept is tried again, and what is kept has none."""
         with self._lock:
-            for site in list(self._forms):
+            for site, form in list(self._forms.items()):
+                if form is Form.PLAIN:
+                    site.bound = None
                 if site.cheap_share == 1:
                     site.cheap_share = None
                     del self._forms[site]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from elbowroom.codec.opaque import opaque
+from elbowroom.keep.activations.aliases import Aliases
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.derive import SOURCES, derive
@@ -46,7 +47,6 @@ from elbowroom.keep.activations.needs import (
 )
 from elbowroom.keep.activations.pace import Pace
 from elbowroom.keep.activations.payloads import (
-    Aliased,
     Coded,
     Nothing,
     Payload,
@@ -109,7 +109,7 @@ class Pass:
 
         self._late: deque[tuple[int, Entry]] = deque()
         self._table: weakref.WeakValueDictionary[Identity, Entry] = weakref.WeakValueDictionary()
-        self._regions: dict[tuple[int, int], weakref.ref[Entry]] = {}
+        self._aliases = Aliases(policy)
         self._local = threading.local()
         self._lock = threading.RLock()
         self._readers, self._settled = Readers(), 0
@@ -128,7 +128,7 @@ class Pass:
             self.settle(())
         self._settle_late(0)
         self._table.clear()
-        self._regions.clear()
+        self._aliases.clear()
         self.tally.close()
         self.lap.spent_s += time.perf_counter() - start
         self.lap.end_forward(self.tally.saved_bytes, self.tally.kept_bytes)
@@ -314,7 +314,7 @@ class Pass:
             is_plain = form is Form.PLAIN and needs != {Need.NOTHING}
             return None if is_plain else self._partial(entry, tensor, needs)
         if form is Form.PLAIN:
-            return None if entry.has_step else self._alias(entry, tensor)
+            return None if entry.has_step else self._aliases.find(entry, tensor)
         again = None if form is Form.KEEP else rerun(entry, self.records)
         if again is not None:
             return again
@@ -327,7 +327,7 @@ class Pass:
             if derived is not None:
                 derived.link(entry.uses)
                 return derived
-            alias = self._alias(entry, tensor)
+            alias = self._aliases.find(entry, tensor)
             if alias is not None:
                 return alias
         if tensor.is_floating_point() and entry.producer is None:
@@ -352,30 +352,6 @@ class Pass:
                 return None
             return pack_bands(tensor, entry.bands, entry.site.like)
         return pack_sign(tensor) if tensor.is_floating_point() else None
-
-    def _alias(self, entry: Entry, tensor: Tensor) -> Aliased | None:
-        """Another view of a region that is held already: the same bytes under other strides."""
-        if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
-            return None
-        region = (tensor.untyped_storage()._cdata, int(tensor.storage_offset()))
-        held = self._regions.get(region)
-        source = None if held is None else held()
-        if (
-            source is not None
-            and source is not entry
-            and source.is_alive
-            and source.version == entry.version
-            and source.dtype == entry.dtype
-            and source.nbytes_plain == entry.nbytes_plain
-            and source.has_values
-            and source.payload is not None
-            and source.payload.method in ("encode", "keep", "offload")
-            and (not source.is_near or self._policy.may_err(entry))
-        ):
-            source.uses.extend(entry.uses)
-            return Aliased(source, entry.shape, tensor.stride())
-        self._regions[region] = weakref.ref(entry)
-        return None
 
     # On the way out.
 

@@ -2,12 +2,10 @@
 
 import functools
 import logging
-import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from statistics import median
 from threading import get_ident
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -20,7 +18,7 @@ from elbowroom.keep.activations.checks import check, check_optimizer, check_over
 from elbowroom.keep.activations.compiled import Regions, attend
 from elbowroom.keep.activations.hooks import is_recomputed
 from elbowroom.keep.activations.laps import Lap
-from elbowroom.keep.activations.ledger import Ledger, Reading
+from elbowroom.keep.activations.ledger import Ledger
 from elbowroom.keep.activations.memory import memory_of
 from elbowroom.keep.activations.meter import Meter
 from elbowroom.keep.activations.moments import Moments
@@ -35,6 +33,7 @@ from elbowroom.keep.activations.shards import working_parameters
 from elbowroom.keep.activations.sites import Names, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.trees import tensors_in
+from elbowroom.keep.activations.trust import Trust
 from elbowroom.keep.activations.untouched import Untouched
 from elbowroom.keep.activations.watch import Arguments, Functions, Modules
 from elbowroom.sizes import parse_bytes
@@ -111,11 +110,9 @@ class Activations:
         self._sites = Sites()
         self._names = Names(model)
         self._noise = Noise(None if optimizer is None else Moments(optimizer))
-        self._trust = 1.0
-        self._ratios: list[float] = []
+        self._trust = Trust(model, self._sites, self._noise, self._rule, self.tolerance, self._warn)
         self._step = 0
         self._tally, self._lap = Tally(), Lap()
-        self._readings: list[Reading] = []
         self._events: list[str] = []
         self._watched: dict[int, Any] = {}
         self._meter: Meter | None = None
@@ -142,7 +139,7 @@ class Activations:
             encode_s=tally.encode_s,
             decode_s=tally.decode_s,
             rows=tally.rows,
-            readings=tuple(self._readings),
+            readings=tuple(self._trust.readings),
             events=tuple(self._events),
             overhead=self._pace.overhead,
             slowdown=self._pace.measured,
@@ -234,19 +231,18 @@ class Activations:
         self._is_closed = False
         observer = None
         if not self._measuring:
-            if self._budget is None and self._step > 0:
-                if self._memory is not None:
-                    self._memory.before_pass(self._tally.saved_bytes)
+            if self._budget is None and self._step > 0 and self._memory is not None:
+                self._memory.before_pass(self._tally.saved_bytes)
             self._step += 1
             self._pace.next_pass()
+            if self._meter is not None:
+                self._meter.disarm()
             if self._pace.is_aside and not self._has_compiled:
                 return self._step_aside()
             has_calmed = self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
             is_watched = is_due(self._step, self._refresh) or has_calmed
             if self._budget is not None:
                 self._budget.next_pass(self._seconds, is_watched=is_watched)
-            if self._meter is not None:
-                self._meter.disarm()
             if not self._policy.is_exact:
                 self._watch_parameters()
                 if is_watched:
@@ -349,15 +345,9 @@ class Activations:
             return
         evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
         self._noise.mark()
+        self._trust.take(decide(self._rule, evidence, self.tolerance, self._trust.factor))
+        # What others may spend now is not left over should these be encoded again.
         self._pace.renew()
-        for decision in decide(self._rule, evidence, self.tolerance, self._trust):
-            site = decision.site
-            site.bound = decision.bound
-            site.share, site.part_share = decision.share, decision.part_share
-        for site in self._sites:
-            if self._pace.is_kept(site):
-                # What others may spend now is not left over should it be encoded again.
-                site.bound = None
 
     @contextmanager
     def _trial(self) -> Iterator[None]:
@@ -370,59 +360,18 @@ class Activations:
             yield
         except Exception as error:
             self._meter_every = 0
-            event = f"step {self._step}: the meter is off, its trial failed: {error}"
-            self._events.append(event)
-            _log.warning(event)
+            self._warn(f"the meter is off, its trial failed: {error}")
         finally:
             self._measuring = False
             if self._budget is not None:
                 self._budget.take_back()
 
     def _report(self, error: float, part: float) -> None:
-        """The meter has measured: the squared error of the gradient of a part of the batch.
+        self._trust.report(self._step, self._tally, error, part)
 
-        The part is that of the squared gradients of the outputs.
-        """
-        variance = sum(self._noise.variance(p) or 0.0 for p in self.model.parameters())
-        # Bounds may have been renewed at the end of this very pass.
-        names = {row.name for row in self._tally.rows if row.bound > 0}
-        sites = [site for site in self._sites if site.name in names and site.bound is not None]
-        predicted, of_part = sum(s.share for s in sites), sum(s.part_share for s in sites)
-        if not (min(variance, predicted, of_part) > 0 and 0 < error < math.inf):
-            return
-        # Normalised over a part of the batch, errors are other ones: this is what it tells of all.
-        measured = error / (variance * part) * (predicted / of_part if part < 1 else 1.0)
-        self._readings.append(Reading(step=self._step, predicted=predicted, measured=measured))
-        is_above = self._rule is Rule.VARIANCE and measured > self.tolerance
-        self._ratios = [*self._ratios[-4:], measured * self._trust / predicted]
-        # A part of one batch is a sample, now without what is rare and large, now with it: several
-        # have to agree before the closed forms are corrected; an error above the tolerance is
-        # believed by half.
-        trust = median([1.0, 1.0, *self._ratios])
-        if is_above:
-            trust = max(trust, (trust * self._ratios[-1]) ** 0.5)
-        trust = min(64.0, max(0.5, trust))
-        for site in sites:
-            site.share *= trust / self._trust
-            site.part_share *= trust / self._trust
-        self._trust = trust
-        if is_above:
-            self._tighten(measured)
-
-    def _tighten(self, measured: float) -> None:
-        share = self.tolerance / measured
-        for site in self._sites:
-            if site.bound is not None:
-                site.bound *= share**0.5
-                site.share *= share
-                site.part_share *= share
-        event = (
-            f"step {self._step}: the gradient's error was {measured:.3g} of its variance, above "
-            f"the tolerance of {self.tolerance:.3g}: bounds are now {100 * share**0.5:.0f} % of "
-            "what they were"
-        )
-        self._events.append(event)
-        _log.warning(event)
+    def _warn(self, event: str) -> None:
+        self._events.append(f"step {self._step}: {event}")
+        _log.warning(self._events[-1])
 
     def _tell(self, event: str) -> None:
         self._events.append(f"step {self._step}: {event}")
