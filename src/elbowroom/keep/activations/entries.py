@@ -1,7 +1,6 @@
 """One saved tensor: what it is, who saved it, and what is held of it."""
 
 import math
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from elbowroom.codec.places import Windows
+from elbowroom.keep.activations.clock import now_s
 from elbowroom.keep.activations.laps import Held
 from elbowroom.keep.activations.needs import Need, need_of
 from elbowroom.keep.activations.payloads import Payload, Raw, Spent
@@ -215,10 +215,10 @@ class Entry:
             if known is not None:
                 return known
         assert self.payload is not None
-        start = time.perf_counter()
+        start = now_s()
         tensor = self.payload.restore()
         if self.held is not None:
-            self.held.decode_s += time.perf_counter() - start
+            self.held.decode_s += now_s() - start
         self.recent = weakref.ref(tensor)
         return tensor
 

@@ -1,9 +1,9 @@
 """The times of one pass: the network's, and ours."""
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from elbowroom.keep.activations.clock import now_s
 from elbowroom.keep.activations.sites import Form, Site
 
 if TYPE_CHECKING:
@@ -39,6 +39,18 @@ class Held:
         return self.encode_s + self.decode_s
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Times:
+    """Of a pass that is over."""
+
+    plain_s: float
+    ours_s: float
+    fixed_s: float
+    """Of ours: what it takes whatever form the tensors have."""
+
+    forms_s: float
+
+
 @dataclass(slots=True, eq=False)
 class Lap:
     """A pass from the begin of forward to the last tensor that its backward has read."""
@@ -46,7 +58,7 @@ class Lap:
     trials: float = float("inf")
     """Share of the forward so far that trials of codecs may take."""
 
-    start: float = field(default_factory=time.perf_counter)
+    start: float = field(default_factory=now_s)
     forward_end: float = 0.0
     backward_start: float = 0.0
     backward_end: float = 0.0
@@ -85,11 +97,6 @@ class Lap:
         backward_s = self.backward_end - self.backward_start
         return max(0.0, self.forward_end - self.start + backward_s - self.ours_s)
 
-    @property
-    def fixed_s(self) -> float:
-        """What it takes whatever form the tensors have."""
-        return max(0.0, self.ours_s - self.tried_s - sum(held.seconds for held in self.held))
-
     def hold(self, entry: "Entry", form: Form, *, is_small: bool) -> None:
         """An entry has found its form."""
         assert entry.payload is not None
@@ -107,6 +114,7 @@ class Lap:
         )
         self.held.append(entry.held)
         self.within_s = 0.0
+        self.calls += 1  # when it goes
 
     def may_try(self) -> bool:
         """Whether there is time to compare codecs."""
@@ -122,25 +130,37 @@ class Lap:
         self.spent_s += seconds
         self.tried_s += seconds
 
+    def begin_forward(self) -> None:
+        """The pass is open."""
+        self.spent_s += now_s() - self.start
+
     def end_forward(self, saved_bytes: int, kept_bytes: int) -> None:
         """The network has returned."""
-        self.forward_end = time.perf_counter()
+        self.forward_end = now_s()
         self.saved_bytes, self.kept_bytes = saved_bytes, kept_bytes
 
     def note_read(self, start: float) -> None:
         """Backward has asked for a tensor at this time, and has it now."""
-        now = time.perf_counter()
+        now = now_s()
         if self.backward_start == 0:
             self.backward_start = start
         self.calls += 1
         self.backward_end = now
         self.spent_s += now - start
 
-    def note_gradient(self) -> None:
-        """Backward has come to a parameter."""
+    def note_gradient(self, start: float) -> None:
+        """Backward has come to a parameter at this time, and we have looked at its gradient."""
         if self.backward_start > 0:
-            self.backward_end = time.perf_counter()
+            self.backward_end = now_s()
+            self.spent_s += self.backward_end - start
+            self.calls += 1
+
+    def times(self) -> "Times":
+        """What is worth remembering of it."""
+        forms_s = sum(held.seconds for held in self.held)
+        fixed_s = max(0.0, self.ours_s - self.tried_s - forms_s)
+        return Times(plain_s=self.plain_s, ours_s=self.ours_s, fixed_s=fixed_s, forms_s=forms_s)
 
     def so_far_s(self) -> float:
         """Of the forward that is under way, without ours."""
-        return max(0.0, time.perf_counter() - self.start - self.ours_s)
+        return max(0.0, now_s() - self.start - self.ours_s)

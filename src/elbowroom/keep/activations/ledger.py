@@ -97,7 +97,9 @@ class Ledger:
             f"encode {self.encode_s * 1e3:.0f} ms, decode {self.decode_s * 1e3:.0f} ms",
         ]
         if self.slowdown is not None:
-            asked = "" if self.overhead is None else f" (asked: at most {100 * self.overhead:.0f} %)"
+            asked = (
+                "" if self.overhead is None else f" (asked: at most {100 * self.overhead:.0f} %)"
+            )
             lines.append(f"time: {100 * self.slowdown:.0f} % more than plain{asked}")
         groups: dict[tuple[str, str, str], list[Row]] = {}
         for row in self.rows:

@@ -38,6 +38,9 @@ class Need(Enum):
     NOTHING = "nothing"
     """Only shape and type."""
 
+    # Members are the only ones of their kind: the hash of a place in memory will do, and is fast.
+    __hash__ = object.__hash__
+
 
 _NEEDS = {
     ("Relu", "result"): Need.SIGN,

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from elbowroom.keep.activations.clock import now_s
 from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry, Record
 from elbowroom.keep.activations.growth import path_factor
@@ -104,7 +104,7 @@ class Observer:
     @contextmanager
     def _estimate(self, record: Record) -> Iterator[None]:
         """An estimate must not cost the user's backward: bounds stay as they are."""
-        start = time.perf_counter()
+        start = now_s()
         try:
             with torch.no_grad():
                 yield
@@ -113,7 +113,7 @@ class Observer:
                 _log.warning(f"bounds are not refreshed, {record.kind} was not understood: {error}")
             self._failed = True
         finally:
-            self.note_s(time.perf_counter() - start)
+            self.note_s(now_s() - start)
 
     def _read(self, record: Record, inputs: Any, outputs: Any) -> None:
         if all(g is None for g in outputs):

@@ -6,7 +6,6 @@ machine that stutters grants no more time than it takes.
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
@@ -15,7 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from elbowroom.keep.activations.choice_of_forms import Option, choose
-from elbowroom.keep.activations.laps import Held, Lap
+from elbowroom.keep.activations.clock import now_s
+from elbowroom.keep.activations.laps import Held, Lap, Times
 from elbowroom.keep.activations.sites import Form, Site
 from elbowroom.keep.activations.trees import tensors_in
 
@@ -39,8 +39,8 @@ _TRIALS = 0.02
 
 # As long as nothing was measured: seconds for a byte there and back, with a call's worth of bytes
 # on top, and bytes held for each.
-_CALL_BYTES = 1 << 18
-_SECONDS = {Form.BLOCK: 1.5e-9, Form.DENSE: 4e-9}
+_CALL_BYTES = 1 << 17
+_SECONDS = {Form.BLOCK: 0.5e-9, Form.DENSE: 1.2e-9}
 _HELD = 0.2
 
 # Where Python of ours takes more than the first share of a plain pass and saves less than a tenth,
@@ -62,7 +62,7 @@ class Pace:
         self._report = report
         self._lock = threading.Lock()
         self._open: deque[Lap] = deque(maxlen=8)
-        self._laps: deque[Lap] = deque(maxlen=_REMEMBERED)
+        self._times: deque[Times] = deque(maxlen=_REMEMBERED)
         self._speeds: dict[Form, tuple[float, float]] = {}
         self._forms: dict[Site, Form] = {}
         self._count = 0
@@ -104,13 +104,13 @@ class Pace:
     @property
     def plain_s(self) -> float | None:
         """What a pass takes without us; None before one was measured."""
-        times = sorted(lap.plain_s for lap in self._laps)
+        times = sorted(each.plain_s for each in self._times)
         return times[int(_FASTER * len(times))] if times else None
 
     @property
     def measured(self) -> float | None:
         """What the last passes took more than plain, as a share of it."""
-        shares = [lap.ours_s / lap.plain_s for lap in list(self._laps)[-5:] if lap.plain_s > 0]
+        shares = [each.ours_s / each.plain_s for each in list(self._times)[-5:]]
         return median(shares) if shares else None
 
     def spare_s(self) -> float | None:
@@ -118,7 +118,7 @@ class Pace:
         if self.overhead is None:
             return None
         plain_s = self.plain_s or 0.0
-        usual_s = median([lap.ours_s - lap.tried_s for lap in self._laps] or [0.0])
+        usual_s = median([each.fixed_s + each.forms_s for each in self._times] or [0.0])
         return max(0.0, self.overhead * plain_s - usual_s)
 
     def next_pass(self) -> None:
@@ -137,7 +137,7 @@ class Pace:
                 self._plan(whole[-1])
 
     def _take(self, lap: Lap) -> None:
-        self._laps.append(lap)
+        self._times.append(lap.times())
         for held in lap.held:
             self._learn(held)
 
@@ -169,14 +169,14 @@ class Pace:
 
     def _is_slow(self) -> bool:
         """Whether the last three passes all took too long."""
-        last = list(self._laps)[-3:]
+        last = list(self._times)[-3:]
         most = self.overhead or 0.0
-        return len(last) == 3 and all(lap.ours_s > most * lap.plain_s for lap in last)
+        return len(last) == 3 and all(each.ours_s > most * each.plain_s for each in last)
 
     def _plan(self, lap: Lap) -> None:
         assert self.overhead is not None
         plain_s = self.plain_s or 0.0
-        fixed_s = median(lap.fixed_s for lap in self._laps)
+        fixed_s = median(each.fixed_s for each in self._times)
         seconds = max(0.0, _PLANNED * self.overhead * plain_s - fixed_s)
         groups: dict[int, list[Held]] = {}
         for held in lap.held:
@@ -252,10 +252,10 @@ class Pace:
     def _steps_aside(self, lap: Lap) -> bool:
         """Whether our Python takes more than it is worth, or more than is granted."""
         assert self.overhead is not None
-        python_s = min(lap.fixed_s for lap in self._laps)
+        python_s = min(each.fixed_s for each in self._times)
         share = python_s / max(1e-9, self.plain_s or 0.0)
         saves_little = lap.kept_bytes > (1 - _LITTLE_SAVED) * lap.saved_bytes
-        is_sure = len(self._laps) > 1 or share > 1
+        is_sure = len(self._times) > 1 or share > 1
         if not is_sure or share <= (_MUCH if saves_little else max(_MUCH, self.overhead)):
             self._aside = None
             return False
@@ -285,11 +285,11 @@ class _Aside:
 
     def start(self) -> None:
         """A forward begins."""
-        self._start = time.perf_counter()
+        self._start = now_s()
 
     def end(self) -> None:
         """It is over."""
-        self._spent_s += time.perf_counter() - self._start
+        self._spent_s += now_s() - self._start
         # Where it is mistaken for a while, that has cost little.
         self.is_over |= self._price_s <= _AGAIN * self._spent_s
 

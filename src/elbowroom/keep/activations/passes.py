@@ -7,7 +7,6 @@ meet.
 """
 
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -21,6 +20,7 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.aliases import Aliases
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
+from elbowroom.keep.activations.clock import now_s
 from elbowroom.keep.activations.derive import SOURCES, derive
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
@@ -123,14 +123,14 @@ class Pass:
 
     def finish(self) -> None:
         """The forward is over: let go of everything that is still held as it was."""
-        start = time.perf_counter()
+        start = now_s()
         if self.pending:
             self.settle(())
         self._settle_late(0)
         self._table.clear()
         self._aliases.clear()
         self.tally.close()
-        self.lap.spent_s += time.perf_counter() - start
+        self.lap.spent_s += now_s() - start
         self.lap.end_forward(self.tally.saved_bytes, self.tally.kept_bytes)
 
     # On the way in.
@@ -138,11 +138,11 @@ class Pass:
     @opaque
     def pack(self, tensor: Tensor) -> Entry:
         """Autograd's hook for a tensor that an operation saves."""
-        start = time.perf_counter()
+        start = now_s()
         with torch._C.DisableTorchFunction():
             entry = self._pack(tensor)
         self.lap.calls += 1
-        self.lap.spent_s += time.perf_counter() - start
+        self.lap.spent_s += now_s() - start
         return entry
 
     def _pack(self, tensor: Tensor) -> Entry:
@@ -271,7 +271,7 @@ class Pass:
             # It has had another form before.
             entry.on_release(entry.payload.nbytes)
             entry.on_release, entry.bound = None, 0.0
-        start = time.perf_counter()
+        start = now_s()
         with torch.no_grad():
             form = self._form_of(entry)
             entry.payload = self._choose(entry, tensor, form)
@@ -284,7 +284,7 @@ class Pass:
         else:
             _note_values(entry, tensor)
         entry.raw = entry.producer = None
-        entry.encode_s = time.perf_counter() - start
+        entry.encode_s = now_s() - start
         self.tally.settle(entry)
         self.lap.hold(entry, form, is_small=entry.site.is_small)
         if self._memory is not None:
@@ -362,7 +362,7 @@ class Pass:
         if probed is not None:
             probed.append(entry)
             return torch.empty(0)
-        start = time.perf_counter()
+        start = now_s()
         entry.check_version()
         self.tally.read(entry)
         if isinstance(entry.payload, Raw) and not self.goes_in_pieces:
@@ -375,7 +375,7 @@ class Pass:
             is_alone = self._readers.is_alone(entry, node)
             in_pieces = self.goes_in_pieces
             tensor = self._returns.restore(entry, kind, is_alone=is_alone, in_pieces=in_pieces)
-        self.tally.restore(entry, time.perf_counter() - start)
+        self.tally.restore(entry, now_s() - start)
         if self._memory is not None:
             self._memory.within_pass(entry.nbytes_plain)
         self.lap.note_read(start)

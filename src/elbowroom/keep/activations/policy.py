@@ -1,13 +1,13 @@
 """How values are encoded: at which bound, with which dither."""
 
 import math
-import time
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from elbowroom.codec import Blob, Bound, encode
+from elbowroom.keep.activations.clock import now_s
 from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.laps import Lap
 from elbowroom.keep.activations.needs import class_of, is_exponent, largest_bound
@@ -94,16 +94,14 @@ class Policy:
         """Whether its readers may get errors: where they must not travel, only some may."""
         return not self.is_local or class_of(entry.uses) == "W"
 
-    def _encode(
-        self, site: Site, dense: Tensor, bound: float, form: Form, lap: Lap | None
-    ) -> Blob:
+    def _encode(self, site: Site, dense: Tensor, bound: float, form: Form, lap: Lap | None) -> Blob:
         dither = self._seed_of(site.number)
         is_known = _SAME < bound * site.choice < 1 / _SAME
         if not is_known and (lap is None or lap.may_try()):
-            start = time.perf_counter()
+            start = now_s()
             self._try_both(site, dense, bound, dither)
             if lap is not None:
-                lap.note_trial(time.perf_counter() - start)
+                lap.note_trial(now_s() - start)
         is_small = form is Form.DENSE
         if form not in (Form.BLOCK, Form.DENSE):
             is_small = site.saving * dense.nbytes > LEAST_WORTH * (dense.nbytes + CALL_BYTES)

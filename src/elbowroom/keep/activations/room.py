@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer, check_overhead
+from elbowroom.keep.activations.clock import now_s
 from elbowroom.keep.activations.compiled import Regions, attend
 from elbowroom.keep.activations.hooks import is_recomputed
 from elbowroom.keep.activations.laps import Lap
@@ -65,8 +66,8 @@ class Activations:
             are, encoded or put on disk, and which parts of the model run again in backward, so that
             the step is as fast as the budget allows. BudgetUnreachable names the nearest budget
             that can be met.
-        overhead: What a step may take more than plain, as a share: 0.25 is a quarter more. Within it
-            the fewest bytes are held, by measured times. None: the fewest bytes, however long it
+        overhead: What a step may take more than plain, as a share: 0.25 is a quarter more. Within
+            it the fewest bytes are held, by measured times. None: the fewest bytes, however long it
             takes. Under `memory` the budget comes first, and time is what it takes.
         optimizer: Of the Adam family, it tells the gradient's variance better than the running
             estimate that is made without one; its moments are read, nothing is changed.
@@ -282,6 +283,7 @@ class Activations:
 
     def _start(self, observer: Observer | None, small_bytes: int = SMALL_BYTES) -> ExitStack:
         self._policy.step, self._policy.is_sampling = self._step, observer is not None
+        lap = Lap() if self._measuring else self._pace.start()
         budget = self._budget
         timeline = None if budget is None or self._measuring else budget.timeline
         tally = Tally(is_trial=self._measuring, timeline=timeline)
@@ -297,7 +299,7 @@ class Activations:
             budget,
             self._memory,
             self._pace,
-            Lap() if self._measuring else self._pace.start(),
+            lap,
         )
         if observer is not None:
             observer.note_s = now.lap.note_look
@@ -318,6 +320,7 @@ class Activations:
         self._local.regions = weakref.ref(regions)
         stack.enter_context(regions.patched(self.model))
         stack.callback(regions.close)
+        lap.begin_forward()
         return stack
 
     def _note_compiled(self) -> None:
@@ -337,8 +340,9 @@ class Activations:
 
     def _observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         if not self._measuring and not self._pace.is_aside:
+            start = now_s()
             self._noise.observe(parameter, gradient, self._step)
-            self._lap.note_gradient()
+            self._lap.note_gradient(start)
 
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:

@@ -29,6 +29,9 @@ class Form(Enum):
 
     OFFLOAD = "offload"
 
+    # Members are the only ones of their kind: the hash of a place in memory will do, and is fast.
+    __hash__ = object.__hash__
+
 
 @dataclass(slots=True, eq=False)
 class Site:

@@ -14,6 +14,7 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 
 from elbowroom.codec.opaque import opaque
+from elbowroom.keep.activations.clock import now_s
 from elbowroom.keep.activations.convolutions import InPieces, is_convolution
 from elbowroom.keep.activations.hooks import are_on_top
 from elbowroom.keep.activations.losses import SUBSTITUTES
@@ -32,7 +33,7 @@ class Functions(TorchFunctionMode):
 
     @opaque
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        now, start = self._now, time.perf_counter()
+        now, start = self._now, now_s()
         if now.pending:
             # Saved outside of every function that could be watched.
             now.settle(())
@@ -42,16 +43,16 @@ class Functions(TorchFunctionMode):
             return out
         now.calls.start(self._modules.current, getattr(func, "__name__", "function"))
         substitute = SUBSTITUTES.get(func)
-        called = time.perf_counter()
+        called = now_s()
         out = None if substitute is None else substitute(*args, **(kwargs or {}))
         if out is None:
             with self._around(func):
                 out = func(*args, **(kwargs or {}))
-        returned = time.perf_counter()
+        returned = now_s()
         if now.pending or (now.listener is not None and isinstance(out, Tensor)):
             now.settle(tensors_in(out), _eps_of(args, kwargs))
         now.lap.calls += 1
-        now.lap.spent_s += called - start + time.perf_counter() - returned
+        now.lap.spent_s += called - start + now_s() - returned
         return out
 
     def _around(self, func: Any) -> AbstractContextManager[Any]:
