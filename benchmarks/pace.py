@@ -1,9 +1,9 @@
 """Time against bytes: small networks with and without a room, for several overheads.
 
-Each network trains plainly and in a room by turns, a step each, on the same batches. A room's step is
-compared with the plain step of the same turn. The first forty steps count one by one, with their
-looks at the gradients; the steady ratio is the median of the steps after them. Times are those of
-the clock, or of the processor (--cpu) where others use the machine.
+Each network trains plainly and in a room by turns, a step each, on the same batches; steps of one
+turn are compared. The first forty count one by one, with their looks at the gradients; the steady
+ratio is the median of the steps after them. Times are those of the clock, or of the processor
+(--cpu) where others use the machine.
 """
 
 import argparse
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import elbowroom as er
 
 FIRST = 40
-SEEDS = 0
+SEED = 0
 
 
 class Gate(nn.Module):
@@ -197,7 +197,7 @@ CASES = {
 
 def measure(case: Case, steps: int, clock: Callable[[], float], **options: Any) -> dict[str, Any]:
     """Ratios of time and bytes."""
-    torch.manual_seed(SEEDS)
+    torch.manual_seed(SEED)
     plain = case.make()
     ours = copy.deepcopy(plain)
     room = er.Activations(ours, **options)

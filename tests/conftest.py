@@ -1,6 +1,7 @@
 """What all tests share: a reproducible hypothesis profile, instruction sets, one thread."""
 
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -36,3 +37,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rooms hold is not to depend on how busy the machine is, unless a test says so."""
+    defaults = sys.modules.get("elbowroom.keep.activations.room")
+    if defaults is not None:
+        monkeypatch.setitem(defaults.Activations.__init__.__kwdefaults__, "overhead", None)

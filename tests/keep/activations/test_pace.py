@@ -113,14 +113,14 @@ def run(pace: Pace, held: list[Held], *, plain_s: float, python_s: float = 0.0) 
 def test_forms_cost_no_more_than_was_asked_for(events: list[str]) -> None:
     pace = Pace(0.25, events.append)
     sites = [site(i) for i in range(4)]
-    lap = run(pace, [coded(i, s, seconds=0.1) for i, s in enumerate(sites)], plain_s=1.0)
+    lap = run(pace, [coded(i, s, seconds=0.09) for i, s in enumerate(sites)], plain_s=1.0)
     # 0.2 s are planned for: two of the four.
     forms = [pace.form_of(lap, s, MB) for s in sites]
     assert forms.count(Form.BLOCK) == 2 and forms.count(Form.PLAIN) == 2
-    assert pace.measured == pytest.approx(0.4)
+    assert pace.measured == pytest.approx(0.36)
     # With twice the time there is time for all.
     for _ in range(16):
-        run(pace, [coded(i, s, seconds=0.1) for i, s in enumerate(sites)], plain_s=2.5)
+        run(pace, [coded(i, s, seconds=0.09) for i, s in enumerate(sites)], plain_s=2.5)
     assert [pace.form_of(lap, s, MB) for s in sites] == 4 * [Form.BLOCK]
 
 
@@ -279,7 +279,7 @@ def train(
 def test_a_loop_over_small_tensors_is_left_alone_and_stays_as_it_is() -> None:
     plain = [grads for _, grads in train(Loop, (4, 60), 4)]
     for tolerance in (0, 0.1):
-        found = list(train(Loop, (4, 60), 4, tolerance=tolerance))
+        found = list(train(Loop, (4, 60), 4, tolerance=tolerance, overhead=0.25))
         for (_, mine), theirs in zip(found, plain, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
         room = found[-1][0]
@@ -313,5 +313,5 @@ def test_the_ledger_tells_the_time() -> None:
 
 @pytest.mark.parametrize("overhead", [-0.1, "much", True, float("nan"), float("inf")])
 def test_overheads_that_are_none(overhead: Any) -> None:
-    with pytest.raises(er.InvalidArgument, match="overhead must be .* got "):
+    with pytest.raises(er.InvalidArgument, match="overhead must be what a step"):
         er.Activations(nn.Linear(2, 2), overhead=overhead)

@@ -2,61 +2,70 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from elbowroom.keep.activations.entries import UNKNOWN, Entry
-from elbowroom.keep.activations.policy import ENOUGH, LEAST_WORTH, MOST_WORTH, Policy
-from elbowroom.keep.activations.sites import Site
+from elbowroom.keep.activations.laps import Lap
+from elbowroom.keep.activations.payloads import Coded
+from elbowroom.keep.activations.policy import Policy
+from elbowroom.keep.activations.sites import Form, Site
 
 
 def make_policy() -> Policy:
     return Policy(is_exact=False, is_local=False, seed=0)
 
 
-def settle(policy: Policy, ratio: float, passes: int) -> float:
-    for _ in range(passes):
-        policy.adapt(ratio)
-    return policy.worth
+def make_site() -> Site:
+    return Site(("", "linear", 0, 0), 0, bound=1.0)
 
 
-def test_bytes_give_way_to_time_once_little_is_held() -> None:
-    policy = make_policy()
-    first = policy.worth
-    assert first < settle(policy, 1.1 * ENOUGH, 1) <= 1.21 * first * (1 + 1e-9)
-    assert settle(policy, 3 * ENOUGH, 20) == MOST_WORTH
+def pack(
+    policy: Policy, site: Site, x: Tensor, form: Form = Form.ENCODE, lap: Lap | None = None
+) -> Coded:
+    entry = Entry(x, site)
+    entry.uses.append(UNKNOWN)
+    coded = policy.pack(entry, x, form, lap)
+    assert coded is not None
+    assert float((coded.restore() - x).abs().max()) <= 1
+    return coded
 
 
-def test_time_gives_way_to_bytes_down_to_where_it_began() -> None:
-    policy = make_policy()
-    first = policy.worth
-    assert first == LEAST_WORTH
-    high = settle(policy, 3 * ENOUGH, 20)
-    assert first < settle(policy, 0.9 * ENOUGH, 1) < high
-    assert settle(policy, 0.5 * ENOUGH, 20) == first
-
-
-@pytest.mark.parametrize("ratio", [ENOUGH, 1.02 * ENOUGH])
-def test_enough_is_left_as_it_is(ratio: float) -> None:
-    policy = make_policy()
-    before = settle(policy, 2 * ENOUGH, 2)
-    assert settle(policy, ratio, 5) == before
-
-
-@pytest.mark.parametrize(("worth", "small_ones"), [(LEAST_WORTH, 2), (0.025, 1), (MOST_WORTH, 0)])
-def test_of_two_tensors_alike_the_larger_one_is_more_worth_the_small_codec(
-    worth: float, small_ones: int
-) -> None:
-    """Tables and calls take as long for both."""
-    policy = make_policy()
-    policy.worth = worth
+def values(*shape: int) -> Tensor:
     torch.manual_seed(0)
-    kept = 0
-    for number, count in enumerate((1 << 17, 1 << 20)):
-        x = 0.7 * torch.randn(count)
-        site = Site(("", "linear", 0, number), number, bound=1.0)
+    return 0.7 * torch.randn(shape)
+
+
+def test_of_two_tensors_alike_the_larger_one_is_more_worth_the_small_codec() -> None:
+    """Tables and calls take as long for both, where nobody says which codec to take."""
+    policy = make_policy()
+    found: list[bool] = []
+    for count in (1 << 13, 1 << 20):
+        x, site = values(count), make_site()
         for part in (x, x[: count // 16], x):
             # What was found of a part of a batch does not change what is done with all of it.
-            entry = Entry(part, site)
-            entry.uses.append(UNKNOWN)
-            assert policy.pack(entry, part) is not None
-        kept += site.is_small
-    assert kept == small_ones
+            pack(policy, site, part)
+        found.append(site.is_small)
+    assert found == [False, True]
+
+
+@pytest.mark.parametrize("shape", [(64, 8, 32, 32), (1, 64, 64, 64), (1 << 19,)])
+def test_a_part_of_a_tensor_tells_what_the_small_codec_would_save(shape: tuple[int, ...]) -> None:
+    policy, site, x = make_policy(), make_site(), values(*shape)
+    fast = pack(policy, site, x, Form.BLOCK).nbytes
+    assert not site.is_small
+    expected = fast / site.gain
+    assert pack(policy, site, x, Form.DENSE).nbytes == pytest.approx(expected, rel=0.05)
+    assert site.is_small and site.gain > 1.1
+    layout = x.reshape(shape).to(memory_format=torch.channels_last) if x.dim() == 4 else x
+    assert pack(policy, site, layout, Form.DENSE).nbytes == pytest.approx(expected, rel=0.05)
+
+
+def test_without_time_codecs_are_not_compared() -> None:
+    policy, site = make_policy(), make_site()
+    lap = Lap(trials=0.0)
+    lap.note_trial(1e9)
+    pack(policy, site, values(1 << 16), Form.BLOCK, lap)
+    assert site.choice == 0
+    lap = Lap()
+    pack(policy, site, values(1 << 16), Form.BLOCK, lap)
+    assert site.choice == 1 and site.gain > 1 and lap.tried_s > 0

@@ -134,12 +134,14 @@ def _encoded(
     *,
     is_small: bool,
 ) -> Blob:
-    within, like = Bound.absolute(bound), likes[is_small]
-    if like is not None:
-        return encode(dense, within, dither=dither, like=like)
-    if is_small:
-        return encode(dense, within, dither=dither, codec="dense", effort="balanced")
-    return encode(dense, within, dither=dither, codec="block")
+    return encode(
+        dense,
+        Bound.absolute(bound),
+        dither=dither,
+        codec="dense" if is_small else "block",
+        effort="balanced",
+        like=likes[is_small],
+    )
 
 
 def _part_of(dense: Tensor) -> Tensor:
