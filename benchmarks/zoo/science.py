@@ -80,7 +80,7 @@ def uno() -> Subject:
         out_channels=1,
         hidden_channels=24,
         n_layers=3,
-        uno_out_channels=[24, 32, 24],
+        uno_out_channels=[24, 24, 24],
         uno_n_modes=[[8, 8], [6, 6], [8, 8]],
         uno_scalings=[[1.0, 1.0], [0.5, 0.5], [2, 2]],
     )
