@@ -45,3 +45,30 @@ def _all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = sys.modules.get("elbowroom.keep.activations.room")
     if defaults is not None:
         monkeypatch.setitem(defaults.Activations.__init__.__kwdefaults__, "overhead", None)
+
+
+# Modules whose tests start many processes or take many seconds: first, so that no worker is left
+# with one of them at the end.
+_SLOW = (
+    "activations/test_budget",
+    "activations/test_convolutions",
+    "checkpoint/test_ranks",
+    "activations/test_distributed",
+    "cli/test_run",
+    "loops/test_peak",
+    "activations/test_compiled",
+    "study/test_campaign",
+    "checkpoint/test_signals",
+    "reference/test_reference",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slowest modules first, in this order; all others stay where they are."""
+    places = {name: place for place, name in enumerate(_SLOW)}
+
+    def place_of(item: pytest.Item) -> int:
+        name = "/".join(item.path.with_suffix("").parts[-2:])
+        return places.get(name, len(places))
+
+    items.sort(key=place_of)

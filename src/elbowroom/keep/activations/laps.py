@@ -38,6 +38,11 @@ class Held:
         """There and back."""
         return self.encode_s + self.decode_s
 
+    @property
+    def is_left(self) -> bool:
+        """Whether it is as it was for lack of time."""
+        return self.method == "keep" and self.form in (Form.KEEP, Form.PLAIN)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Times:

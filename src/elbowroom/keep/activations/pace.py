@@ -48,8 +48,6 @@ _HELD = 0.2
 # that takes no more than the last share of the time since.
 _MUCH, _LITTLE_SAVED, _AGAIN = 0.05, 0.1, 0.02
 
-_AS_IT_IS = frozenset({Form.KEEP, Form.PLAIN})
-
 # So many times what a pass took in bytes makes it another one.
 _LARGER = 2.0
 
@@ -152,7 +150,7 @@ class Pace:
             worked = held.plain_bytes + _CALL_BYTES
             self._speeds[form] = 0.9 * known_s + held.seconds, 0.9 * known + worked
             site.cheap_share = None
-        elif held.method == "offload" or (held.method == "keep" and held.form in _AS_IT_IS):
+        elif held.method == "offload" or held.is_left:
             return
         else:
             # A mask, or what follows from others; also what had to be kept, whatever was tried.

@@ -5,7 +5,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
-from elbowroom.keep.activations.ledger import Row
+from elbowroom.keep.activations.ledger import Ledger, Reading, Row
 from elbowroom.keep.activations.needs import class_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Tally:
         self.gradient_error = 0.0
         self._noted: list[Row | _Note] = []
         self._rows: tuple[Row, ...] | None = None
-        self._compiled_bytes = 0
+        self._compiled_bytes = self._left_bytes = 0
         self._restored_s: dict[int, float] = {}
         self._entries: list[weakref.ref[Entry]] = []
         self.moments: list[tuple[float, str, int, int]] = []
@@ -51,10 +51,29 @@ class Tally:
         """Bytes saved for each that is held."""
         return self.saved_bytes / max(1, self.kept_bytes)
 
+    def to_ledger(self, step: int, readings: list[Reading], events: list[str]) -> Ledger:
+        """For people: this pass, what the meter has read so far, and what has happened."""
+        return Ledger(
+            step=step,
+            saved_bytes=self.saved_bytes,
+            kept_bytes=self.kept_bytes,
+            peak_bytes=self.peak_bytes,
+            gradient_error=self.gradient_error,
+            encode_s=self.encode_s,
+            decode_s=self.decode_s,
+            rows=self.rows,
+            readings=tuple(readings),
+            events=tuple(events),
+        )
+
     def so_far(self) -> tuple[int, int]:
-        """Bytes saved plainly, and those held without a bound, also before the forward is over."""
-        saved_bytes = self.saved_bytes
+        """Bytes saved plainly, and those held without a bound, also before the forward is over.
+
+        What is left as it is for lack of time is in neither.
+        """
+        saved_bytes = self.saved_bytes - self._left_bytes
         other_bytes = sum(note.kept_bytes for note in self._noted if note.bound == 0)
+        other_bytes -= self._left_bytes
         for reference in self._entries:
             entry = reference()
             if entry is not None and entry.payload is not None and entry.on_release is not None:
@@ -133,6 +152,8 @@ class Tally:
                 if payload.nbytes == 0:
                     continue
                 self.settle(entry)
+                if entry.held is not None and entry.held.is_left:
+                    self._left_bytes += payload.nbytes
             entry.row = len(self._noted)
             self._write(
                 _Note(
