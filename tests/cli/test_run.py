@@ -127,6 +127,8 @@ def test_an_interrupt_ends_the_process_as_an_interrupt(scripts: Path) -> None:
         (["srun", "x.py"], "'srun' starts processes, and comes first"),
         (["accelerate", "launch", "x.py"], "the launcher of this name is not installed"),
         (["--memory", "much", "x.py"], "memory must be a size"),
+        (["--overhead", "-1", "x.py"], "--overhead must be a share such as 0.25, or none, got -1"),
+        (["--overhead", "fast", "x.py"], "--overhead must be a share such as 0.25, or none, got"),
         (["--tolerance", "2", "x.py"], "--tolerance must be a share from 0 (exact) to 1, got 2"),
         (["--ledger", "no/where.json", "x.py"], "--ledger must name a file in a folder"),
         (["--ledger", __file__, "x.py"], "--ledger must name a new file or an old ledger"),

@@ -34,6 +34,9 @@ def run(
     memory: Annotated[
         str | None, typer.Option(help="Budget of each process, such as 6GB.", show_default=False)
     ] = None,
+    overhead: Annotated[
+        str, typer.Option(help="Share that a step may take more than plain; none: as it takes.")
+    ] = "0.25",
     rule: Annotated[
         Literal["variance", "comet", "certified"], typer.Option(help="What decides the bounds.")
     ] = "variance",
@@ -60,6 +63,7 @@ def run(
     orders = Orders(
         tolerance=_checked_tolerance(tolerance),
         memory=memory,
+        overhead=_checked_overhead(overhead),
         rule=rule,
         ledger=_checked_ledger(ledger),
         is_quiet=quiet,
@@ -103,6 +107,21 @@ def _await_threads() -> None:
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join()
+
+
+def _checked_overhead(overhead: str) -> float | None:
+    if overhead.lower() == "none":
+        return None
+    try:
+        found = float(overhead)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise InvalidArgument(
+            f"--overhead must be a share such as 0.25, or none, got {overhead}: 0.25 lets a step "
+            "take a quarter more than plain"
+        )
+    return found
 
 
 def _checked_tolerance(tolerance: float) -> float:

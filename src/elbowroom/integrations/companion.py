@@ -138,7 +138,12 @@ class Companion:
         if distributed.is_available() and distributed.is_initialized():
             self.rank = distributed.get_rank()
         orders = self.orders
-        terms = Terms(tolerance=orders.tolerance, memory=orders.memory, rule=orders.rule)
+        terms = Terms(
+            tolerance=orders.tolerance,
+            memory=orders.memory,
+            overhead=orders.overhead,
+            rule=orders.rule,
+        )
         logger = logging.getLogger("elbowroom")
         logger.addHandler(_Voice(self.say))
         logger.propagate = False

@@ -10,6 +10,7 @@ class Orders:
 
     tolerance: float = 0.1
     memory: str | None = None
+    overhead: float | None = 0.25
     rule: Literal["variance", "comet", "certified"] = "variance"
     ledger: str | None = None
     """File for the ledger."""

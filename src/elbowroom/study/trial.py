@@ -73,7 +73,10 @@ def make_room(treatment: Treatment, network: nn.Module, *, seed: int) -> Room | 
     if treatment.method == "fixed":
         return FixedRoom(network, treatment, seed=seed)
     assert treatment.tolerance is not None and treatment.rule is not None
-    return Activations(network, tolerance=treatment.tolerance, rule=treatment.rule, seed=seed)
+    # Trials are to come out the same on every machine: what is encoded must not depend on its time.
+    return Activations(
+        network, tolerance=treatment.tolerance, rule=treatment.rule, seed=seed, overhead=None
+    )
 
 
 class _Watch:

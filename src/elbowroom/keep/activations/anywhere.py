@@ -51,6 +51,7 @@ class Terms:
 
     tolerance: float = 0.1
     memory: str | int | None = None
+    overhead: float | None = 0.25
     rule: Literal["variance", "comet", "certified"] = "variance"
 
 
@@ -304,6 +305,8 @@ class Anywhere:
             room = Activations(
                 weak,
                 tolerance=self._terms.tolerance,
+                # A budget of memory comes first.
+                overhead=self._terms.overhead if self._terms.memory is None else None,
                 rule=self._terms.rule,
             )
             is_on_host = device_of(module).type == "cpu"
