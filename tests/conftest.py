@@ -42,9 +42,13 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What rooms hold is not to depend on how busy the machine is, unless a test says so."""
-    defaults = sys.modules.get("elbowroom.keep.activations.room")
-    if defaults is not None:
-        monkeypatch.setitem(defaults.Activations.__init__.__kwdefaults__, "overhead", None)
+    for module, name in (
+        ("elbowroom.keep.activations.room", "Activations"),
+        ("elbowroom.keep.activations.anywhere", "Terms"),
+    ):
+        if module in sys.modules:
+            options = getattr(sys.modules[module], name).__init__.__kwdefaults__
+            monkeypatch.setitem(options, "overhead", None)
 
 
 # Modules whose tests start many processes or take many seconds: first, so that no worker is left

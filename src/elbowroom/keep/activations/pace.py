@@ -7,7 +7,7 @@ machine that stutters grants no more time than it takes.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
@@ -55,9 +55,8 @@ _LARGER = 2.0
 class Pace:
     """Asked before each pass and for each tensor of it; one for each room."""
 
-    def __init__(self, overhead: float | None, report: Callable[[str], None]) -> None:
+    def __init__(self, overhead: float | None) -> None:
         self.overhead = overhead
-        self._report = report
         self._lock = threading.Lock()
         self._open: deque[Lap] = deque(maxlen=8)
         self._times: deque[Times] = deque(maxlen=_REMEMBERED)
@@ -119,20 +118,26 @@ class Pace:
         usual_s = median([each.fixed_s + each.forms_s for each in self._times] or [0.0])
         return max(0.0, self.overhead * plain_s - usual_s)
 
-    def next_pass(self) -> None:
-        """Take what was measured of passes that have had their backward, and plan the next."""
+    def next_pass(self) -> str | None:
+        """Take what was measured of passes that have had their backward, and plan the next.
+
+        Returns:
+            What people are to know of it.
+        """
         with self._lock:
             whole = [lap for lap in self._open if lap.is_whole and lap.plain_s > 0]
             for lap in whole:
                 self._open.remove(lap)
                 self._take(lap)
             if self.overhead is None or not whole:
-                return
+                return None
             self._count += len(whole)
+            was_aside = self._aside is not None
             if self._steps_aside(whole[-1]):
-                return
+                return None if was_aside else self._why_aside(whole[-1])
             if self._count <= _EARLY or self._count % _EVERY < len(whole) or self._is_slow():
                 self._plan(whole[-1])
+            return None
 
     def _take(self, lap: Lap) -> None:
         self._times.append(lap.times())
@@ -257,18 +262,16 @@ class Pace:
         if not is_sure or share <= (_MUCH if saves_little else max(_MUCH, self.overhead)):
             self._aside = None
             return False
-        if self._aside is None:
-            what = (
-                f"{100 * (1 - lap.kept_bytes / max(1, lap.saved_bytes)):.0f} % of what is saved"
-                if saves_little
-                else "some memory"
-            )
-            self._report(
-                f"passes are left alone: their tensors are many and small, so that saving {what} "
-                f"would take {100 * share:.0f} % more time"
-            )
         self._aside = _Aside(lap.ours_s)
         return True
+
+    def _why_aside(self, lap: Lap) -> str:
+        share = min(each.fixed_s for each in self._times) / (self.plain_s or 1.0)
+        gain = max(0.0, 1 - lap.kept_bytes / max(1, lap.saved_bytes))
+        return (
+            "passes are left alone: their tensors are many and small, so that our part would take "
+            f"{100 * share:.0f} % more time and save {100 * gain:.0f} % of the bytes"
+        )
 
 
 class _Aside:

@@ -126,7 +126,7 @@ class Activations:
         self._has_compiled = False
         self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
         self._memory = memory_of(model) if memory is None else None
-        self._pace = Pace(overhead if memory is None else None, self._tell)
+        self._pace = Pace(overhead if memory is None else None)
 
     @property
     def ledger(self) -> Ledger:
@@ -240,7 +240,9 @@ class Activations:
             if self._budget is None and self._step > 0 and self._memory is not None:
                 self._memory.before_pass(self._tally.saved_bytes)
             self._step += 1
-            self._pace.next_pass()
+            news = self._pace.next_pass()
+            if news is not None:
+                self._tell(news)
             if self._meter is not None:
                 self._meter.disarm()
             if self._pace.is_aside and not self._has_compiled:
