@@ -18,6 +18,13 @@ import torch
 from torch import Tensor
 
 from elbowroom.codec.opaque import opaque
+from elbowroom.keep.activations.balance import (
+    ATTENTION,
+    Attentions,
+    balance_of,
+    is_balanced,
+    notes_details,
+)
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.derive import SOURCES, derive
@@ -107,6 +114,7 @@ class Pass:
         self._lock = threading.RLock()
         self._readers, self._settled = Readers(), 0
         self._returns = Returns(is_exact=policy.is_exact)
+        self._attentions = Attentions()
 
     @property
     def goes_in_pieces(self) -> bool:
@@ -214,8 +222,11 @@ class Pass:
             following = [n for n, _ in node.next_functions]
             if record.kind == "NativeLayerNorm":
                 record.eps = eps
-            if self.listener is not None or record.kind in RERUN:
+            is_bent = not self._policy.is_exact and notes_details(record.kind)
+            if self.listener is not None or record.kind in RERUN or is_bent:
                 record.details = details_of(node)
+            if is_bent and is_balanced(node):
+                record.details["is_balanced"] = True
             if self.listener is not None:
                 record.following = tuple(receiver_of(n) for n in following)
                 self.listener(node, record)
@@ -312,8 +323,11 @@ class Pass:
             if bits is not None:
                 return bits
         coded = None if form is Form.KEEP else self._policy.pack(entry, tensor)
-        if coded is None or entry.bound == 0 or not entry.has_step:
+        if coded is None or entry.bound == 0:
             return coded
+        if not entry.has_step:
+            is_whole = coded.layout is None
+            return replace(coded, balance=balance_of(entry, self.records)) if is_whole else coded
         return replace(coded, sides=pack_sign(dense_form(tensor)[0]))
 
     def _partial(self, entry: Entry, tensor: Tensor, needs: set[Need]) -> Payload | None:
@@ -365,16 +379,20 @@ class Pass:
             return torch.empty(0)
         entry.check_version()
         self.tally.read(entry)
-        if isinstance(entry.payload, Raw) and not self.goes_in_pieces:
+        node: Any = torch._C._current_autograd_node()
+        kind = "" if node is None else kind_of(node)
+        is_again = kind == ATTENTION and not self._policy.is_exact
+        if isinstance(entry.payload, Raw) and not self.goes_in_pieces and not is_again:
             self._readers.come()
             return entry.payload.tensor
         start = time.perf_counter()
-        node: Any = torch._C._current_autograd_node()
-        kind = "" if node is None else kind_of(node)
         with self._lock:
             is_alone = self._readers.is_alone(entry, node)
             in_pieces = self.goes_in_pieces
-            tensor = self._returns.restore(entry, kind, is_alone=is_alone, in_pieces=in_pieces)
+            record = self.records.get(node._sequence_nr()) if is_again else None
+            tensor = None if record is None else self._attentions.restore(record, entry)
+            if tensor is None:
+                tensor = self._returns.restore(entry, kind, is_alone=is_alone, in_pieces=in_pieces)
         self.tally.restore(entry, time.perf_counter() - start)
         if self._memory is not None:
             self._memory.within_pass(entry.nbytes_plain)

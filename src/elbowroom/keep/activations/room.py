@@ -235,7 +235,7 @@ class Activations:
             if not self._policy.is_exact:
                 self._watch_parameters()
                 if is_watched:
-                    observer = Observer(self._decide)
+                    observer = Observer(self._decide, working_parameters(self.model))
                 # Of the first gradients no variance is known.
                 if self._step > 2 and self._meter_every and is_due(self._step, self._meter_every):
                     # Where memory is short, no more runs plainly than what is held now.

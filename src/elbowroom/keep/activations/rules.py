@@ -86,7 +86,8 @@ class Evidence:
     ) -> "Evidence":
         """Gathered when backward has ended."""
         known = {id(p): p for p in parameters}
-        variances = Variances(observer.journeys, known.values(), noise)
+        noise.note_parts(known.values(), observer.parts.shares())
+        variances = Variances(observer.journeys, known.values(), noise, observer.parts.cancelled())
         return cls(observer, variances, noise, known, *observer.totals())
 
 
