@@ -80,10 +80,11 @@ def balance_of(entry: "Entry", records: "dict[int, Record]") -> Balance | None:
             return None if axis is None else Rows(axis - 2**64 if axis > 2**63 else axis)
         if use.slot == "input" and use.kind in ("NativeBatchNorm", "NativeGroupNorm"):
             mean = record.entry("result1")
-            is_known = mean is not None and mean.has_values and len(entry.shape) > 1
+            if mean is None or not mean.has_values or mean.dtype != entry.dtype:
+                continue
             # Groups of one channel; of a batch no statistics where they were given.
-            counts = (entry.shape[1], entry.shape[0] * entry.shape[1]) if is_known else ()
-            if mean is None or math.prod(mean.shape) not in counts or mean.dtype != entry.dtype:
+            count, size = math.prod(mean.shape), math.prod(entry.shape[:2])
+            if count not in (size, size // max(1, entry.shape[0])) or len(entry.shape) < 2:
                 continue
             if comes_from_bias(entry.producer):
                 return Mean(mean)

@@ -216,7 +216,7 @@ def _row_norm(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
     if x is None or mean is None or scale is None or len(shape) > 1:
         return
     batch = len(g) if g.dim() > 2 else known.batch_of(p, len(g))
-    g, x = (t.reshape(-1, shape[0])[:, :COLUMNS] for t in (g, x))
+    g, x = (t.flatten(0, -2)[:, :COLUMNS] for t in (g, x))
     some = (x - mean.reshape(-1, 1)) * scale.reshape(-1, 1)
     for place, terms in ((1, g * some), (2, g)):
         if place in leaves:
@@ -270,9 +270,9 @@ def _broadcast(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
         shape, found = known.shape_of(leaf), _unsummed(p, place)
         if found is None or type(found) is not Tensor or found.layout != torch.strided:
             continue
-        shape = (*[1] * (found.dim() - len(shape)), *shape)
+        shape = [1] * (found.dim() - len(shape)) + list(shape)
         if len(shape) > 1 and shape[-1] > COLUMNS:
-            found, shape = found[..., :COLUMNS], (*shape[:-1], COLUMNS)
+            found, shape = found[..., :COLUMNS], [*shape[:-1], COLUMNS]
         is_fitting = len(shape) == found.dim() > 0 and all(
             a in (1, b) for a, b in zip(shape, found.shape, strict=True)
         )
