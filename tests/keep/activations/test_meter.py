@@ -47,6 +47,7 @@ def test_an_error_above_the_tolerance_is_brought_down(monkeypatch: pytest.Monkey
     """
     monkeypatch.setattr(rules, "WORTH", 0.0)
     monkeypatch.setattr(rules, "NOISY", math.inf)
+    monkeypatch.setattr(rules, "EACH", math.inf)
     model = network()
     torch.manual_seed(3)
     batches = torch.randn(48, 128, 64)

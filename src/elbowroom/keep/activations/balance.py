@@ -9,16 +9,17 @@ queries, keys and values. The correction is far smaller than the bound.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from elbowroom.keep.activations.needs import RESHAPES, is_accumulator, kind_of
+from elbowroom.keep.activations.needs import RESHAPES, details_of, is_accumulator, kind_of
 
 if TYPE_CHECKING:
     from elbowroom.keep.activations.entries import Entry, Record
+    from elbowroom.keep.activations.payloads import Coded
 
 ATTENTION = "ScaledDotProductFlashAttentionForCpu"
 _LIKE_VIEWS = RESHAPES | {
@@ -69,8 +70,14 @@ class Rows:
         return tensor.sub_(off * (tensor != 0))
 
 
-def balance_of(entry: "Entry", records: "dict[int, Record]") -> Balance | None:
-    """What the values that will be decoded for this entry need."""
+def balanced(coded: "Coded", entry: "Entry", records: "dict[int, Record]") -> "Coded":
+    """With what the values that will be decoded need."""
+    # In an expanded tensor several values are one.
+    balance = _balance_of(entry, records) if coded.layout is None else None
+    return coded if balance is None else replace(coded, balance=balance)
+
+
+def _balance_of(entry: "Entry", records: "dict[int, Record]") -> Balance | None:
     for use in entry.uses:
         record = records.get(use.number)
         if record is None or use.path:
@@ -82,9 +89,10 @@ def balance_of(entry: "Entry", records: "dict[int, Record]") -> Balance | None:
             mean = record.entry("result1")
             if mean is None or not mean.has_values or mean.dtype != entry.dtype:
                 continue
+            shape = (*entry.shape[:2], 0, 0)
             # Groups of one channel; of a batch no statistics where they were given.
-            count, size = math.prod(mean.shape), math.prod(entry.shape[:2])
-            if count not in (size, size // max(1, entry.shape[0])) or len(entry.shape) < 2:
+            count = shape[1] if use.kind == "NativeBatchNorm" else shape[0] * shape[1]
+            if math.prod(mean.shape) != count:
                 continue
             if comes_from_bias(entry.producer):
                 return Mean(mean)
@@ -107,14 +115,12 @@ def comes_from_bias(node: Any) -> bool:
     return False
 
 
-def notes_details(kind: str) -> bool:
-    """Whether what such a node computes has to be known in every pass."""
-    return kind in (ATTENTION, "Softmax", "SafeSoftmax")
-
-
-def is_balanced(node: Any) -> bool:
-    """Whether a node of attention has keys from a layer with a bias."""
-    return kind_of(node) == ATTENTION and comes_from_bias(node.next_functions[1][0])
+def describe(node: Any, record: "Record") -> None:
+    """Note what decoded values of a node may need; asked in every pass."""
+    if record.kind in (ATTENTION, "Softmax", "SafeSoftmax"):
+        record.details = details_of(node)
+    if record.kind == ATTENTION:
+        record.details["is_balanced"] = comes_from_bias(node.next_functions[1][0])
 
 
 class Attentions:
@@ -123,9 +129,10 @@ class Attentions:
     def __init__(self) -> None:
         self._made: dict[int, dict[str, Tensor]] = {}
 
-    def restore(self, record: "Record", entry: "Entry") -> Tensor | None:
+    def restore(self, node: Any, entry: "Entry", records: "dict[int, Record]") -> Tensor | None:
         """For the node itself; None where it reads what was saved."""
-        if not record.details.get("is_balanced"):
+        record = records.get(node._sequence_nr())
+        if record is None or not record.details.get("is_balanced"):
             return None
         slot = next((s for s in ("output", "logsumexp") if record.entry(s) is entry), None)
         parts = [record.entry(name) for name in ("query", "key", "value")]
