@@ -262,3 +262,9 @@ _RULES: dict[str, Rule] = {
     "Mul": _product,
     **normalisation.RULES,
 }
+
+
+def note_values(entry: "Entry", tensor: Tensor) -> None:
+    """A few, for what derives from the tensor to be compared with."""
+    if entry.probe is None and tensor.numel() and any(use.kind in SOURCES for use in entry.uses):
+        entry.probe = values_at_places(tensor)

@@ -16,7 +16,7 @@ from elbowroom.keep.activations.entries import Entry, Record
 from elbowroom.keep.activations.growth import note_error
 from elbowroom.keep.activations.journey import Channels, Journey, Passage
 from elbowroom.keep.activations.needs import Need, largest_bound, need_of
-from elbowroom.keep.activations.parts import Parts
+from elbowroom.keep.activations.portions import Portions
 from elbowroom.keep.activations.payloads import Coded, Offloaded
 from elbowroom.keep.activations.sensitivity import (
     Effect,
@@ -41,7 +41,7 @@ class Observer:
     ) -> None:
         self.records: dict[int, Record] = {}
         self._finished = finished
-        self.parts = Parts(parameters)
+        self.portions = Portions(parameters)
         self._task = -1
         self._failed = False
         self.journeys: dict[int, Journey] = {}
@@ -70,7 +70,7 @@ class Observer:
                 # Decoded once, for the node and for us.
                 self._held[record.number] = _decoded(record)
             if record.kind in _BEFORE:
-                self.parts.note(passage)
+                self.portions.note(passage)
                 channels = self._channels.pop(record.number, None)
                 self.journeys[record.number] = transfer_of(replace(passage, channels=channels))
             channels = channels_of(passage)
@@ -104,7 +104,7 @@ class Observer:
         channels = self._channels.pop(record.number, None)
         passage = Passage(record, outputs, inputs, channels)
         if record.kind not in _BEFORE:
-            self.parts.note(passage)
+            self.portions.note(passage)
         if record.kind not in _BEFORE or record.number not in self.journeys:
             self.journeys[record.number] = transfer_of(passage)
         for slot in record.slots:

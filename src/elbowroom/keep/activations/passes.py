@@ -21,7 +21,7 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.balance import ATTENTION, Attentions, balanced, describe
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.derive import SOURCES, Derived, derive
+from elbowroom.keep.activations.derive import Derived, derive, note_values
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
     Entry,
@@ -30,7 +30,6 @@ from elbowroom.keep.activations.entries import (
     Records,
     Use,
     identity_of,
-    values_at_places,
 )
 from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
 from elbowroom.keep.activations.memory import Memory
@@ -171,7 +170,7 @@ class Pass:
                 continue
             if entry.is_near and self._will_do(entry):
                 # Encoded or derived already.
-                _note_values(entry, entry.raw)
+                note_values(entry, entry.raw)
                 entry.raw = entry.producer = None
             elif entry.needs & {Need.VALUES, Need.EXACT, Need.WINDOW}:
                 self._act(entry, entry.raw)
@@ -276,7 +275,7 @@ class Pass:
         if entry.payload is None:
             entry.keep_as_it_is(owned=True)
         else:
-            _note_values(entry, tensor)
+            note_values(entry, tensor)
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
@@ -396,9 +395,3 @@ class Pass:
         if self._memory is not None:
             self._memory.within_pass(entry.nbytes_plain)
         return tensor
-
-
-def _note_values(entry: Entry, tensor: Tensor) -> None:
-    """A few, for what derives from the tensor to be compared with."""
-    if entry.probe is None and tensor.numel() and any(use.kind in SOURCES for use in entry.uses):
-        entry.probe = values_at_places(tensor)

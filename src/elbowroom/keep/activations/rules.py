@@ -90,8 +90,8 @@ class Evidence:
     ) -> "Evidence":
         """Gathered when backward has ended."""
         known = {id(p): p for p in parameters}
-        noise.note_parts(known.values(), observer.parts.shares())
-        variances = Variances(observer.journeys, known.values(), noise, observer.parts.cancelled())
+        noise.note_portions(known.values(), observer.portions.shares())
+        variances = Variances(observer.journeys, known.values(), noise, observer.portions.cancelled())
         return cls(observer, variances, noise, known, *observer.totals())
 
 

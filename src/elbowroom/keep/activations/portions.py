@@ -8,7 +8,7 @@ Every node that hands a gradient to a parameter shows that of each part of the b
 coordinates: some rows of a weight, some channels of a normalisation. The result is a share of the
 squared gradient on the same coordinates.
 
-Parts are cut along the first axis. Rows of a flattened tensor are cut between samples where samples
+Portions are cut along the first axis. Rows of a flattened tensor are cut between samples where samples
 come first. Where time comes first, parts hold the same samples; what these have in common is left
 out, and the variance comes out too small: bounds are tighter than they need be. A batch of one
 sample tells nothing.
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from elbowroom.keep.activations.journey import Passage, energy
 from elbowroom.keep.activations.needs import OF_PARAMETERS, RESHAPES
 
-# Parts of a batch.
+# Portions of a batch.
 PARTS = 8
 # Of a weight: rows that are looked at, at most and at least, and no more than this share of them.
 ROWS, LEAST, SHARE = 8, 4, 16
@@ -32,7 +32,7 @@ COLUMNS, CHANNELS = 128, 32
 ROUNDING = 1e-6
 
 
-class Parts:
+class Portions:
     """Collects them over one backward; a parameter that is used several times adds its uses up."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -125,7 +125,7 @@ def few_of(count: int) -> int:
 
 
 _Found = Iterator[tuple[int, Tensor]]
-_Rule = Callable[[Parts, Passage, dict[int, int]], _Found]
+_Rule = Callable[[Portions, Passage, dict[int, int]], _Found]
 
 
 def cut(rows: int, batch: int) -> list[slice]:
@@ -152,7 +152,7 @@ def _sums(place: int, terms: Tensor, batch: int | None = None) -> _Found:
 def _product(first: str, place: int) -> _Rule:
     """A weight whose rows are the columns of the result, `place` among the node's inputs."""
 
-    def rule(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
+    def rule(known: Portions, p: Passage, leaves: dict[int, int]) -> _Found:
         g, x = p.gradient(), p.values(first)
         batch = known.batch_of(p, len(g))
         if place in leaves and x is not None:
@@ -166,7 +166,7 @@ def _product(first: str, place: int) -> _Rule:
     return rule
 
 
-def _batched_product(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
+def _batched_product(known: Portions, p: Passage, leaves: dict[int, int]) -> _Found:
     """The second factor is a weight: one matrix for each mode of a spectral convolution."""
     x = p.values("self")
     if 1 in leaves and x is not None:
@@ -175,7 +175,7 @@ def _batched_product(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found
         yield from _each(1, x.shape[1], lambda some: x[:, some].mT @ g[:, some])
 
 
-def _convolution(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
+def _convolution(known: Portions, p: Passage, leaves: dict[int, int]) -> _Found:
     g, x, weight = p.gradient(), p.values("input"), p.values("weight")
     details = p.record.details
     if 1 in leaves and x is not None and weight is not None:
@@ -208,7 +208,7 @@ def _convolution(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
         yield from _sums(2, few.flatten(2).sum(2) if few.dim() > 2 else few)
 
 
-def _row_norm(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
+def _row_norm(known: Portions, p: Passage, leaves: dict[int, int]) -> _Found:
     """The weights of a LayerNorm."""
     g, x = p.gradient(), p.values("input")
     mean, scale = p.values("result1"), p.values("result2")
@@ -223,7 +223,7 @@ def _row_norm(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
             yield from _sums(place, terms, batch)
 
 
-def _channel_norm(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
+def _channel_norm(known: Portions, p: Passage, leaves: dict[int, int]) -> _Found:
     """The weights of a BatchNorm or a GroupNorm."""
     g, x = p.gradient(), p.values("input")
     mean, scale = p.values("result1"), p.values("result2")
@@ -245,7 +245,7 @@ def _channel_norm(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
             yield from _sums(place, terms.sum(2))
 
 
-def _embedding(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
+def _embedding(known: Portions, p: Passage, leaves: dict[int, int]) -> _Found:
     index, g = p.values("indices"), p.gradient()
     if 0 not in leaves or index is None or index.dim() == 0:
         return
@@ -264,7 +264,7 @@ def _embedding(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
     yield from _each(0, len(index), gradient, batch)
 
 
-def _broadcast(known: Parts, p: Passage, leaves: dict[int, int]) -> _Found:
+def _broadcast(known: Portions, p: Passage, leaves: dict[int, int]) -> _Found:
     """A parameter that is repeated along the batch: its gradient before it is summed."""
     for place, leaf in leaves.items():
         shape, found = known.shape_of(leaf), _unsummed(p, place)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import elbowroom as er
 from elbowroom.keep.activations.noise import Noise
-from elbowroom.keep.activations.parts import cut
+from elbowroom.keep.activations.portions import cut
 
 BATCH = 24
 
@@ -63,7 +63,7 @@ class Waves(nn.Module):
 def squares(network: Any, passes: int, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     """By parameter: the variance as parts tell it, and in truth, over batches at fixed weights."""
     seen: list[dict[int, float]] = []
-    monkeypatch.setattr(Noise, "note_parts", lambda self, parameters, shares: seen.append(shares))
+    monkeypatch.setattr(Noise, "note_portions", lambda self, parameters, shares: seen.append(shares))
     room = er.Activations(network, refresh=1, meter=0)
     names = {id(p): name for name, p in network.named_parameters()}
     told: dict[str, list[float]] = {name: [] for name in names.values()}
@@ -124,7 +124,7 @@ def follow(noise: Noise, *, share: float | None, scale: float = 1.0) -> nn.Param
         gradient = scale * (mean + 0.1 * torch.randn(2, 256, generator=generator))
         noise.observe(parameter, gradient, step)
         if share is not None:
-            noise.note_parts([parameter], {id(parameter): share})
+            noise.note_portions([parameter], {id(parameter): share})
     return parameter
 
 
@@ -143,7 +143,7 @@ def test_a_parameter_that_parts_do_not_show_is_corrected_like_its_neighbours() -
     shown = follow(noise, share=None)
     hidden = follow(noise, share=None)
     before = noise.variance(hidden)
-    noise.note_parts([shown, hidden], {id(shown): 0.01})
+    noise.note_portions([shown, hidden], {id(shown): 0.01})
     after, known = noise.variance(hidden), noise.variance(shown)
     assert before is not None
     assert after is not None
@@ -158,5 +158,5 @@ def test_parts_that_differ_by_more_than_batches_do_count_little() -> None:
     generator = torch.Generator().manual_seed(1)
     for step in range(1, 13):
         noise.observe(parameter, 1 + 0.1 * torch.randn(2, 256, generator=generator), step)
-        noise.note_parts([parameter], {id(parameter): 0.9})
+        noise.note_portions([parameter], {id(parameter): 0.9})
     assert noise.variance(parameter) == pytest.approx(5.12, rel=0.2)
