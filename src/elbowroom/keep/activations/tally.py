@@ -5,7 +5,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
-from elbowroom.keep.activations.ledger import Row
+from elbowroom.keep.activations.ledger import Ledger, Reading, Row
 from elbowroom.keep.activations.needs import class_of
 
 if TYPE_CHECKING:
@@ -50,6 +50,21 @@ class Tally:
     def ratio(self) -> float:
         """Bytes saved for each that is held."""
         return self.saved_bytes / max(1, self.kept_bytes)
+
+    def to_ledger(self, step: int, readings: list[Reading], events: list[str]) -> Ledger:
+        """For people: this pass, what the meter has read so far, and what has happened."""
+        return Ledger(
+            step=step,
+            saved_bytes=self.saved_bytes,
+            kept_bytes=self.kept_bytes,
+            peak_bytes=self.peak_bytes,
+            gradient_error=self.gradient_error,
+            encode_s=self.encode_s,
+            decode_s=self.decode_s,
+            rows=self.rows,
+            readings=tuple(readings),
+            events=tuple(events),
+        )
 
     def so_far(self) -> tuple[int, int]:
         """Bytes saved plainly, and those held without a bound, also before the forward is over."""
