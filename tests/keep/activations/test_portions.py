@@ -63,7 +63,9 @@ class Waves(nn.Module):
 def squares(network: Any, passes: int, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     """By parameter: the variance as parts tell it, and in truth, over batches at fixed weights."""
     seen: list[dict[int, float]] = []
-    monkeypatch.setattr(Noise, "note_portions", lambda self, parameters, shares: seen.append(shares))
+    monkeypatch.setattr(
+        Noise, "note_portions", lambda self, parameters, shares: seen.append(shares)
+    )
     room = er.Activations(network, refresh=1, meter=0)
     names = {id(p): name for name, p in network.named_parameters()}
     told: dict[str, list[float]] = {name: [] for name in names.values()}

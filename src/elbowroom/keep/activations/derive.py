@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn import functional
 
+from elbowroom.keep.activations.entries import values_at_places
 from elbowroom.keep.activations.masks import Bits, pack_sign
 from elbowroom.keep.activations.needs import RESHAPES, Need, kind_of, need_of
 from elbowroom.keep.activations.operators import elementwise, normalisation

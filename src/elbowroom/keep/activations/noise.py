@@ -13,9 +13,9 @@ accumulation change.
 Both count as noise what is none: while a model learns fast its mean gradient moves, sometimes by
 far more than batches differ. Half of the squared difference of two gradients in a row has the same
 expectation and sees one step of that movement only (von Neumann 1941); but directions in which
-steps overshoot come out larger in it. The parts of one batch see none of it (`portions`); where they
-are not known of a parameter, it is corrected as its neighbours are on average. Each counts where it
-is clearly smaller than the others: the smallest of estimates that mean the same would be too small.
+steps overshoot come out larger in it. It counts where it is clearly smaller. The parts of one batch
+see no movement at all (`portions`). A parameter of which they are not known is corrected as its
+neighbours are on average.
 """
 
 from collections.abc import Iterable, Mapping
@@ -79,7 +79,9 @@ class Noise:
         self._marked = 0.0
         self._usual = 1.0
 
-    def note_portions(self, parameters: Iterable[nn.Parameter], shares: Mapping[int, float]) -> None:
+    def note_portions(
+        self, parameters: Iterable[nn.Parameter], shares: Mapping[int, float]
+    ) -> None:
         """What parts of the last batch say: each parameter's variance over its squared norm."""
         estimates = expected = 0.0
         for parameter in parameters:

@@ -16,8 +16,8 @@ from elbowroom.keep.activations.entries import Entry, Record
 from elbowroom.keep.activations.growth import note_error
 from elbowroom.keep.activations.journey import Channels, Journey, Passage
 from elbowroom.keep.activations.needs import Need, largest_bound, need_of
-from elbowroom.keep.activations.portions import Portions
 from elbowroom.keep.activations.payloads import Coded, Offloaded
+from elbowroom.keep.activations.portions import Portions
 from elbowroom.keep.activations.sensitivity import (
     Effect,
     drift_of,
@@ -152,15 +152,3 @@ def _decoded(record: Record) -> list[Tensor]:
             found.append(entry.payload.derivation.source.values())
         found.append(entry.values())
     return found
-
-
-def is_due(step: int, every: int) -> bool:
-    """At 1, 2, 3, 4, 6, 8, 12 and so on until the period is reached, then once a period.
-
-    Gradients change fastest at the beginning: at each of these a third to a half more steps have
-    been seen than at the last, and twice as many at the second.
-    """
-    if step >= every:
-        return step % every == 0
-    step //= step & -step
-    return step in (1, 3)

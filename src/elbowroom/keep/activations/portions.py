@@ -8,10 +8,10 @@ Every node that hands a gradient to a parameter shows that of each part of the b
 coordinates: some rows of a weight, some channels of a normalisation. The result is a share of the
 squared gradient on the same coordinates.
 
-Portions are cut along the first axis. Rows of a flattened tensor are cut between samples where samples
-come first. Where time comes first, parts hold the same samples; what these have in common is left
-out, and the variance comes out too small: bounds are tighter than they need be. A batch of one
-sample tells nothing.
+Parts are cut along the first axis. Rows of a flattened tensor are cut between samples where
+samples come first. Where time comes first, parts hold the same samples; what these have in common
+is left out, and the variance comes out too small: bounds are tighter than they need be. A batch of
+one sample tells nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -91,7 +91,9 @@ class Evidence:
         """Gathered when backward has ended."""
         known = {id(p): p for p in parameters}
         noise.note_portions(known.values(), observer.portions.shares())
-        variances = Variances(observer.journeys, known.values(), noise, observer.portions.cancelled())
+        variances = Variances(
+            observer.journeys, known.values(), noise, observer.portions.cancelled()
+        )
         return cls(observer, variances, noise, known, *observer.totals())
 
 
