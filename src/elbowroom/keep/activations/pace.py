@@ -8,10 +8,11 @@ machine that stutters grants no more time than it takes.
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from elbowroom.keep.activations.choice_of_forms import Option, choose
 from elbowroom.keep.activations.clock import now_s
@@ -284,17 +285,21 @@ class _Aside:
         self._bytes = 0
         self.is_over = False
 
-    def start(self) -> None:
-        """A forward begins."""
+    def open(self, model: nn.Module) -> ExitStack:
+        """A forward begins, and is over with the stack."""
+        stack = ExitStack()
+        stack.callback(self._end)
+        stack.callback(model.register_forward_pre_hook(self._see, with_kwargs=True).remove)
         self._start = now_s()
+        return stack
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """It is over."""
         self._spent_s += now_s() - self._start
         # Where it is mistaken for a while, that has cost little.
         self.is_over |= self._price_s <= _AGAIN * self._spent_s
 
-    def see(self, module: Any, args: Any, kwargs: Any = None) -> None:
+    def _see(self, module: Any, args: Any, kwargs: Any = None) -> None:
         """A hook for the network."""
         self.note_arguments(tensors_in((args, kwargs)))
 
