@@ -191,7 +191,7 @@ class Activations:
             return None
         self.__enter__()
         # Hooks that the pass has put on the model come too late for this call.
-        if self._pace.is_aside:
+        if self._local.untouched is None:
             self._pace.pass_by().note_arguments(tensors_in((args, kwargs)))
         else:
             self._local.untouched.add(tensors_in((args, kwargs)))
@@ -250,7 +250,8 @@ class Activations:
             if self._meter is not None:
                 self._meter.disarm()
             if self._pace.is_aside and not self._has_compiled:
-                return self._step_aside()
+                self._tally, self._local.untouched = Tally(), None
+                return self._pace.pass_by().open(self.model)
             has_calmed = self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
             is_watched = is_due(self._step, self._refresh) or has_calmed
             if self._budget is not None:
@@ -261,11 +262,6 @@ class Activations:
                     observer = Observer(self._decide, working_parameters(self.model))
                 self._arm_meter(is_watched=is_watched)
         return self._start(observer)
-
-    def _step_aside(self) -> ExitStack:
-        """A pass that is plain."""
-        self._tally, self._local.untouched, self._local.regions = Tally(), None, lambda: None
-        return self._pace.pass_by().open(self.model)
 
     def _arm_meter(self, *, is_watched: bool) -> None:
         """Where it is its turn, or has none yet to find out how this model's batch is cut."""
