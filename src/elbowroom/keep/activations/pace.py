@@ -7,7 +7,7 @@ machine that stutters grants no more time than it takes.
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from statistics import median
 from typing import Any
@@ -119,26 +119,23 @@ class Pace:
         usual_s = median([each.fixed_s + each.forms_s for each in self._times] or [0.0])
         return max(0.0, self.overhead * plain_s - usual_s)
 
-    def next_pass(self) -> str | None:
-        """Take what was measured of passes that have had their backward, and plan the next.
-
-        Returns:
-            What people are to know of it.
-        """
+    def next_pass(self, report: Callable[[str], None]) -> None:
+        """Take what was measured of passes that have had their backward, and plan the next."""
         with self._lock:
             whole = [lap for lap in self._open if lap.is_whole and lap.plain_s > 0]
             for lap in whole:
                 self._open.remove(lap)
                 self._take(lap)
             if self.overhead is None or not whole:
-                return None
+                return
             self._count += len(whole)
             was_aside = self._aside is not None
             if self._steps_aside(whole[-1]):
-                return None if was_aside else self._why_aside(whole[-1])
+                if not was_aside:
+                    report(self._why_aside(whole[-1]))
+                return
             if self._count <= _EARLY or self._count % _EVERY < len(whole) or self._is_slow():
                 self._plan(whole[-1])
-            return None
 
     def _take(self, lap: Lap) -> None:
         self._times.append(lap.times())

@@ -70,8 +70,7 @@ class Activations:
             the step is as fast as the budget allows. BudgetUnreachable names the nearest budget
             that can be met.
         overhead: What a step may take more than plain, as a share: 0.25 is a quarter more. Within
-            it the fewest bytes are held, by measured times. None: the fewest bytes, however long it
-            takes. Under `memory` the budget comes first, and time is what it takes.
+            it the fewest bytes are held. None: the fewest bytes, however long it takes.
         optimizer: Of the Adam family, it tells the gradient's variance better than the running
             estimate that is made without one; its moments are read, nothing is changed.
         rule: "variance" is the one above. "certified" lets no element of a weight's gradient move
@@ -245,9 +244,7 @@ class Activations:
             if self._budget is None and self._step > 0 and self._memory is not None:
                 self._memory.before_pass(self._tally.saved_bytes)
             self._step += 1
-            news = self._pace.next_pass()
-            if news is not None:
-                self._tell(news)
+            self._pace.next_pass(self._tell)
             if self._meter is not None:
                 self._meter.disarm()
             if self._pace.is_aside and not self._has_compiled:
@@ -302,7 +299,7 @@ class Activations:
         timeline = None if budget is None or self._measuring else budget.timeline
         tally = Tally(is_trial=self._measuring, timeline=timeline)
         if observer is not None:
-            observer.totals = tally.so_far
+            observer.totals, observer.note_s = tally.so_far, lap.note_look
         now = Pass(
             self._sites,
             self._policy,
@@ -315,8 +312,6 @@ class Activations:
             self._pace,
             lap,
         )
-        if observer is not None:
-            observer.note_s = now.lap.note_look
         if self._measuring:
             self._retried = tally
         else:
