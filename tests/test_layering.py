@@ -21,7 +21,7 @@ ARROWS: dict[str, set[str]] = {
     "host": {"containers"},
     "arena": {"host", "_native"},
     "lazy": set(),
-    "sizes": {"errors"},
+    "sizes": {"errors", "host"},
     "codec": {"errors", "_native"},
     **{part: {"errors", "host", "arena", "lazy", "sizes", "codec"} for part in DOING},
     "store": {"errors", "host", "lazy", "sizes", "codec", "_native"},
