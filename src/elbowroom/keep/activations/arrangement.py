@@ -218,8 +218,9 @@ def _arrangement(problem: Problem, found: Found) -> Arrangement:
     names = [form for form, _, _ in _forms(problem)]
     forms: dict[Site, Form] = {}
     for choice, option in zip(problem.choices, found.options, strict=True):
-        if names[option] is not Form.ENCODE:
-            forms.update(dict.fromkeys(choice.sites, names[option]))
+        form = names[int(option)]
+        if form is not Form.ENCODE:
+            forms |= dict.fromkeys(choice.sites, form)
     return Arrangement(
         forms=forms,
         regions=frozenset(problem.regions[number].name for number in found.replaced),
