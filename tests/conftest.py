@@ -45,6 +45,7 @@ def _all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         ("elbowroom.keep.activations.room", "Activations"),
         ("elbowroom.keep.activations.anywhere", "Terms"),
+        ("elbowroom.integrations.orders", "Orders"),
     ):
         if module in sys.modules:
             options = getattr(sys.modules[module], name).__init__.__kwdefaults__
