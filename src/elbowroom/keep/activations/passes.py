@@ -55,6 +55,7 @@ from elbowroom.keep.activations.payloads import (
 )
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.readers import Readers
+from elbowroom.keep.activations.repeats import before_repeats, pack_once
 from elbowroom.keep.activations.rerun import RERUN, rerun
 from elbowroom.keep.activations.returns import Returns
 from elbowroom.keep.activations.sites import Calls, Form, Sites
@@ -314,6 +315,10 @@ class Pass:
             bits = pack_two_valued(tensor)
             if bits is not None:
                 return bits
+        thin = before_repeats(tensor, producer) if has_errors else None
+        if thin is not None:
+            coded = None if form is Form.KEEP else self._policy.pack(entry, thin)
+            return pack_once(thin, entry, coded)
         coded = None if form is Form.KEEP else self._policy.pack(entry, tensor)
         if coded is None or entry.bound == 0 or not entry.has_step:
             return coded
