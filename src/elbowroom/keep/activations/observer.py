@@ -145,15 +145,3 @@ def _decoded(record: Record) -> list[Tensor]:
             found.append(entry.payload.derivation.source.values())
         found.append(entry.values())
     return found
-
-
-def is_due(step: int, every: int) -> bool:
-    """At 1, 2, 3, 4, 6, 8, 12 and so on until the period is reached, then once a period.
-
-    Gradients change fastest at the beginning: at each of these a third to a half more steps have
-    been seen than at the last, and twice as many at the second.
-    """
-    if step >= every:
-        return step % every == 0
-    step //= step & -step
-    return step in (1, 3)

@@ -27,8 +27,8 @@ from elbowroom.keep.activations.journey import (
     energy,
     onward,
 )
-from elbowroom.keep.activations.meter import part_of
 from elbowroom.keep.activations.operators.effects import TRANSFERS, through_factor
+from elbowroom.keep.activations.samples import part_of
 
 # Samples on which directions are followed, and positions: more samples where each has only a few.
 FEW = 16
