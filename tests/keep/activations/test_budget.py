@@ -80,7 +80,7 @@ def outcome(problem: Problem, forms: tuple[Form, ...]) -> tuple[float, float]:
 @pytest.mark.parametrize("limit", [320, 250, 200, 120, 60, 42])
 def test_arrangement_is_the_fastest_that_fits(limit: int, can_offload: bool) -> None:
     problem = some_problem(can_offload=can_offload)
-    forms = tuple(Form) if can_offload else (Form.KEEP, Form.ENCODE)
+    forms = (Form.KEEP, Form.ENCODE, *((Form.OFFLOAD,) if can_offload else ()))
     ways = [outcome(problem, way) for way in itertools.product(forms, repeat=5)]
     found = arrange(problem, limit)
     assert found is not None
