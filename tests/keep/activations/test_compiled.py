@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import elbowroom as er
-from elbowroom.keep.activations import compiled
+from elbowroom.keep.activations import compiled, graphs
 from tests.keep.activations.checking import error_of, gradients, nothing_is_left, same_bits
 
 # Torch's own tracing warns of what it does itself.
@@ -96,9 +96,9 @@ def test_gradients_of_compiled_models(case: str) -> None:
         ours = gradients(model, loss, room)
         assert 0 < error_of(plain, ours) < 0.005
     nothing_stays(room)
-    rows = [row for row in room.ledger.rows if row.readers == ("compiled",)]
+    rows = [row for row in room.ledger.rows if "compiled" in row.readers and row.method == "encode"]
     assert len(rows) >= 3
-    assert room.ledger.ratio > 4
+    assert room.ledger.ratio > 3
     assert breaks() == 0
     assert len([e for e in room.ledger.events if "compiled" in e]) == 1
 
@@ -125,7 +125,7 @@ def test_ways_to_compile(way: str) -> None:
         assert 0 < error_of(plain, ours) < 0.005
     nothing_stays(room)
     readers = [row.readers for row in room.ledger.rows]
-    assert ("compiled",) in readers
+    assert any("compiled" in r for r in readers)
     assert any("Addmm.mat1" in r for r in readers) == way.startswith("parts")
     assert breaks() == 0
     # Outside of the room the model is as it was.
@@ -140,15 +140,15 @@ def test_one_tensor_at_a_time_in_both_directions(
     sources: list[StorageWeakRef] = []
     results: list[StorageWeakRef] = []
     alive: dict[str, list[int]] = {"hold": [], "give": []}
-    hold, give = compiled.Regions.encode, compiled.decode
+    hold, give = compiled.Regions.encode, graphs.decode
 
     def count(refs: list[StorageWeakRef]) -> int:
         return len({ref.cdata for ref in refs if not ref.expired()})
 
-    def watched_encode(region: Any, x: Tensor) -> Any:
+    def watched_encode(region: Any, x: Tensor, tag: str) -> Any:
         sources.append(StorageWeakRef(x.untyped_storage()))
         alive["hold"].append(count(sources))
-        return hold(region, x)
+        return hold(region, x, tag)
 
     def watched_decode(blob: Any) -> Any:
         tensor = give(blob)
@@ -157,7 +157,7 @@ def test_one_tensor_at_a_time_in_both_directions(
         return tensor
 
     monkeypatch.setattr(compiled.Regions, "encode", watched_encode)
-    monkeypatch.setattr(compiled, "decode", watched_decode)
+    monkeypatch.setattr(graphs, "decode", watched_decode)
     eager = network(4)
     plain = gradients(eager, loss_of)
     room = er.Activations(eager)
@@ -180,7 +180,7 @@ def test_what_is_held_goes_with_the_graph() -> None:
         while "CompiledFunction" not in node.name():
             node = node.next_functions[0][0]
         storages = [t.untyped_storage() for t in node.saved_tensors if t.dtype == torch.uint8]
-        rows = [row for row in room.ledger.rows if row.readers == ("compiled",)]
+        rows = [row for row in room.ledger.rows if "compiled" in row.readers and row.method == "encode"]
         assert len(storages) == len(rows) >= 3
         assert sum(s.nbytes() for s in storages) == sum(row.kept_bytes for row in rows)
         held = [StorageWeakRef(storage) for storage in storages]
@@ -189,6 +189,34 @@ def test_what_is_held_goes_with_the_graph() -> None:
             loss.backward()
         del loss
         assert all(ref.expired() for ref in held)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.1])
+def test_the_ledger_counts_what_plain_training_holds(tolerance: float) -> None:
+    """Storages once; neither parameters nor inputs."""
+    own = convolutional()
+    x = torch.randn(8, 3, 24, 24)
+
+    def held_of(y: Tensor) -> dict[int, int]:
+        node: Any = y.grad_fn
+        while "CompiledFunction" not in node.name():
+            node = node.next_functions[0][0]
+        saved = (*node.saved_tensors, *node._tensors_no_vc_check)
+        ours = {t.untyped_storage()._cdata for t in (*own.parameters(), *own.buffers(), x)}
+        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in saved}
+        return {k: n for k, n in storages.items() if k not in ours}
+
+    plain = held_of(cast(Any, torch.compile(own, backend="aot_eager"))(x))
+    torch.compiler.reset()
+    model: Any = torch.compile(own, backend="aot_eager")
+    room = er.Activations(model, tolerance=tolerance)
+    with room:
+        y = model(x)
+    assert room.ledger.saved_bytes == sum(plain.values())
+    assert room.ledger.kept_bytes == sum(held_of(y).values())
+    assert room.ledger.ratio > (1.1 if tolerance == 0 else 4)
+    words = "packed" if tolerance == 0 else "bounds"
+    assert [words in event for event in room.ledger.events] == [True]
 
 
 def test_changing_shapes_and_graph_breaks() -> None:
@@ -212,7 +240,7 @@ def test_changing_shapes_and_graph_breaks() -> None:
         assert error_of(plain, gradients(model, forward, room)) < 0.005
         # Seven rows are too little to be worth it.
         readers = [row.readers for row in room.ledger.rows]
-        assert (("compiled",) in readers) == (rows > 7)
+        assert any("compiled" in r and len(r) > 1 for r in readers) == (rows > 7)
     nothing_stays(room)
 
 
@@ -254,7 +282,7 @@ def test_an_installed_room_breaks_no_graph(is_in_place: bool) -> None:
     for step in (1, 2):
         assert 0 < error_of(plain, gradients(fast, loss_of)) < 0.005
         assert room.ledger.step == step
-    assert ("compiled",) in [row.readers for row in room.ledger.rows]
+    assert any("compiled" in row.readers for row in room.ledger.rows)
     room.remove()
     nothing_stays(room)
     assert same_bits(plain, gradients(fast, loss_of))
@@ -355,6 +383,6 @@ def test_the_operators_keep_torchs_rules() -> None:
         again = ops.give(held, x.shape, x.stride(), x.dtype)
         assert torch.equal(x, again)
         assert x.stride() == again.stride()
-        assert held.numel() == compiled.HEAD
+        assert held.numel() == graphs.HEAD
         with pytest.raises(er.CorruptData, match="copied"):
             ops.give(held.clone(), x.shape, x.stride(), x.dtype)

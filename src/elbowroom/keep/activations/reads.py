@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 # Names of aten's operators whose argument, at these places, must not be moved: a small error
 # could have no limit there, or turn a comparison.
 _PLACES: dict[str, tuple[int, ...]] = {
@@ -33,11 +35,41 @@ _THROUGH = frozenset(
     _to_copy to convert_element_type getitem""".split()
 )
 
+_VIEWS = _THROUGH - {"clone", "_to_copy", "to", "convert_element_type", "getitem"}
+_PARTED = frozenset("split split_with_sizes chunk unbind".split())
+
 
 def must_be_exact(node: Any, backward: Any) -> bool:
     """Whether a reader of the saved node in the backward graph could not bear an error."""
     read = next((n for n in backward.nodes if n.op == "placeholder" and n.name == node.name), None)
     return read is not None and _is_sensitive(read, _name(node) == "relu", 4)
+
+
+def readers_of(node: Any, backward: Any) -> tuple[str, ...]:
+    """Names of the operators that read the saved node, those of single elements as one."""
+    read = next((n for n in backward.nodes if n.op == "placeholder" and n.name == node.name), None)
+    return () if read is None else tuple(sorted(_readers(read, 4)))
+
+
+def source_of(node: Any) -> Any:
+    """The node whose memory a view is of."""
+    name = _name(node)
+    is_part = name == "getitem" and _name(node.args[0]) in _PARTED
+    if name in _VIEWS or is_part or name in _PARTED:
+        return source_of(node.all_input_nodes[0])
+    return node
+
+
+def _readers(read: Any, depth: int) -> set[str]:
+    found: set[str] = set()
+    for user in read.users:
+        name = _name(user)
+        if name in _THROUGH and depth:
+            found |= _readers(user, depth - 1)
+        elif user.op != "output":
+            is_pointwise = torch.Tag.pointwise in getattr(user.target, "tags", ())
+            found.add("pointwise" if is_pointwise else name)
+    return found
 
 
 def _is_sensitive(read: Any, is_positive: bool, depth: int) -> bool:

@@ -169,7 +169,9 @@ class Activations:
         What is computed after the model, such as the loss, is outside.
         """
         if self._undo is None:
-            self._undo = attend(self.model, self._enter_forward, self._exit_forward)
+            self._undo = attend(
+                self.model, self._enter_forward, self._exit_forward, self._note_output
+            )
 
     def remove(self) -> None:
         """Undo `install`."""
@@ -192,6 +194,12 @@ class Activations:
         return Arguments.of(
             args, functools.partial(_abandon, frames, frames[0], get_ident())
         ), kwargs
+
+    @opaque
+    def _note_output(self, output: Any) -> None:
+        regions = None if self._measuring else self._local.regions()
+        if regions is not None:
+            regions.returned(output)
 
     @opaque
     def _exit_forward(self) -> None:
@@ -301,7 +309,12 @@ class Activations:
             self._meter_every = 0
             if self._meter is not None:
                 self._meter.disarm()
-            self._tell("compiled parts are encoded within tight bounds, and the meter is off")
+            self._tell(
+                "compiled parts keep floats as they are; masks and integers are packed"
+                if self._policy.is_exact
+                else "compiled parts are encoded within tight bounds, which do not follow the "
+                "gradient: their error is not predicted, and the meter is off"
+            )
 
     def _watch_parameters(self) -> None:
         for parameter in working_parameters(self.model):
