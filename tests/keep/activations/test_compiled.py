@@ -80,6 +80,11 @@ def nothing_stays(room: er.Activations) -> None:
     nothing_is_left(room)
 
 
+def encoded(room: er.Activations) -> list[Any]:
+    rows = room.ledger.rows
+    return [row for row in rows if "compiled" in row.readers and row.method == "encode"]
+
+
 def breaks() -> int:
     return sum(torch._dynamo.utils.counters["graph_break"].values())
 
@@ -96,7 +101,7 @@ def test_gradients_of_compiled_models(case: str) -> None:
         ours = gradients(model, loss, room)
         assert 0 < error_of(plain, ours) < 0.005
     nothing_stays(room)
-    rows = [row for row in room.ledger.rows if "compiled" in row.readers and row.method == "encode"]
+    rows = encoded(room)
     assert len(rows) >= 3
     assert room.ledger.ratio > 3
     assert breaks() == 0
@@ -180,7 +185,9 @@ def test_what_is_held_goes_with_the_graph() -> None:
         while "CompiledFunction" not in node.name():
             node = node.next_functions[0][0]
         storages = [t.untyped_storage() for t in node.saved_tensors if t.dtype == torch.uint8]
-        rows = [row for row in room.ledger.rows if "compiled" in row.readers and row.method == "encode"]
+        rows = [
+            row for row in room.ledger.rows if "compiled" in row.readers and row.method == "encode"
+        ]
         assert len(storages) == len(rows) >= 3
         assert sum(s.nbytes() for s in storages) == sum(row.kept_bytes for row in rows)
         held = [StorageWeakRef(storage) for storage in storages]

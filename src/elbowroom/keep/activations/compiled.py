@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +22,13 @@ from elbowroom.keep.activations.ledger import Row
 from elbowroom.keep.activations.needs import next_number
 from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.policy import Policy
+from elbowroom.keep.activations.rehearsal import Rehearsal
 from elbowroom.keep.activations.trees import tensors_in
 from elbowroom.keep.activations.watch import Functions, Modules
+
+PACKED = "compiled parts keep floats as they are; masks and integers are packed"
+TIGHT = "compiled parts are encoded within tight bounds until their errors have been measured"
+NEVER = "compiled parts are encoded within tight bounds, and their error is not predicted"
 
 Enter = Callable[[Any, Any], Any]
 """Takes arguments and those by name; what it returns lives until the call is over."""
@@ -38,6 +44,8 @@ class Regions:
         functions: Functions,
         policy: Policy,
         seen: Callable[[], None],
+        rehearsal: Rehearsal,
+        model: nn.Module,
     ) -> None:
         modules.on_compiled = self.enter
         self._now = now
@@ -45,6 +53,9 @@ class Regions:
         self._functions = functions
         self._policy = policy
         self._seen = seen
+        self._rehearsal = rehearsal
+        self._model = model
+        self._call: tuple[Any, Any, Any] | None = None
         self._open: list[Callable[[], None]] = []
         _be_quiet()
         graphs.tallies[id(now.tally)] = now.tally
@@ -52,21 +63,26 @@ class Regions:
         self._labels: Counter[str] = Counter()
         self._counted: dict[Any, int] = {}
 
-    def join(self, model: nn.Module) -> None:
+    def join(self, args: Any, kwargs: Any) -> None:
         """The pass begins inside of a call of the model, too late for hooks to tell of it."""
+        model = self._model
         # By name, since importing the class takes as long as torch itself; a proxy tells its class.
         is_wrapped = model.__class__.__name__ == "OptimizedModule"
         if is_wrapped or is_compiled_in_place(model):
-            self._begin(lambda: None)
+            self._begin_call(model, args, kwargs)
 
     def enter(self, module: nn.Module) -> None:
         """What torch.compile has made of a module is about to run."""
 
         def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             self._now.untouched.add(_own(args, kwargs))
+            self._call = (module, args, kwargs) if is_whole else self._call
             self.returned(output)
             self._leave()
 
+        is_whole = module is self._model or getattr(module, "_orig_mod", None) is self._model
+        if is_whole:
+            self._rehearsal.note_start()
         handle = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
         self._begin(handle.remove)
 
@@ -74,6 +90,8 @@ class Regions:
         """A compiled module has returned, with None if it was interrupted."""
         if len(self._open) == 1 and output is not None:
             self._note_kept(output)
+            if self._call is not None:
+                self._rehearsal.note_call(*self._call, output)
 
     def _leave(self) -> None:
         if self._open:
@@ -84,6 +102,7 @@ class Regions:
         while self._open:
             self._leave()
         self._modules.on_compiled = None
+        self._rehearsal.totals = self._now.tally.so_far()
 
     @contextmanager
     def patched(self, model: nn.Module) -> Iterator[None]:
@@ -91,11 +110,18 @@ class Regions:
         with ExitStack() as changed:
             for module in model.modules():
                 if is_compiled_in_place(module):
-                    changed.callback(surround(module, self._begin_call, self._leave, self.returned))
+                    changed.callback(
+                        surround(
+                            module, partial(self._begin_call, module), self._leave, self.returned
+                        )
+                    )
             yield
 
-    def _begin_call(self, args: Any, kwargs: Any) -> None:
+    def _begin_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._now.untouched.add(_own(args, kwargs))
+        if module is self._model:
+            self._call = (module, args, kwargs)
+            self._rehearsal.note_start()
         self._begin(lambda: None)
 
     def _begin(self, last: Callable[[], None]) -> None:
@@ -139,8 +165,15 @@ class Regions:
         self._labels[label] += 1
         site = self._now.calls.site_of(label, turn)
         entry = Entry(x, site)
+        decided, site.bound = site.bound, self._rehearsal.bound_of(site)
         with torch.no_grad():
             coded = self._policy.pack(entry, x)
+        site.bound = decided
+        saved_bytes = self._count((source, turn), x)
+        share = 0.0
+        if entry.bound > 0:
+            self._rehearsal.note_place(site, readers, x.numel(), saved_bytes)
+            share = site.share * (entry.bound / decided) ** 2 if decided else 0.0
         blob = encode(x, Bound.lossless()) if coded is None else coded.blob
         self._now.tally.hold(
             Row(
@@ -149,10 +182,10 @@ class Regions:
                 error_class="P" if entry.bound > 0 else "E",
                 method="encode",
                 shape=tuple(x.shape),
-                saved_bytes=self._count((source, turn), x),
+                saved_bytes=saved_bytes,
                 kept_bytes=blob.nbytes + graphs.HEAD,
                 bound=entry.bound,
-                gradient_error=0.0,
+                gradient_error=share,
                 encode_s=time.perf_counter() - start,
                 decode_s=0.0,
             )
@@ -209,6 +242,13 @@ class Regions:
         found = min(left, tensor.numel() * tensor.element_size() if is_held else storage_bytes)
         self._counted[key] = left - found
         return found
+
+
+def tell(local: Any, output: Any) -> None:
+    """The pass of this thread, if there is one, that its model has returned."""
+    regions: Regions | None = getattr(local, "regions", lambda: None)()
+    if regions is not None:
+        regions.returned(output)
 
 
 # Calls of models, also of those that were compiled in place, which call no hooks.

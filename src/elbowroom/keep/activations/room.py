@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
-from elbowroom.keep.activations.compiled import Regions, attend
+from elbowroom.keep.activations.compiled import NEVER, PACKED, TIGHT, Regions, attend, tell
 from elbowroom.keep.activations.hooks import is_recomputed
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.memory import memory_of
@@ -28,13 +28,14 @@ from elbowroom.keep.activations.observer import Observer, is_due
 from elbowroom.keep.activations.passes import SMALL_BYTES, Pass
 from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
+from elbowroom.keep.activations.rehearsal import Rehearsal
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
 from elbowroom.keep.activations.shards import working_parameters
 from elbowroom.keep.activations.sites import Names, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.trees import tensors_in
 from elbowroom.keep.activations.untouched import Untouched
-from elbowroom.keep.activations.watch import Arguments, Functions, Modules
+from elbowroom.keep.activations.watch import Arguments, Functions, Modules, abandon
 from elbowroom.sizes import parse_bytes
 
 _log = logging.getLogger("elbowroom")
@@ -118,6 +119,17 @@ class Activations:
         self._local = threading.local()
         self._seconds: dict[str, float] = {}
         self._has_compiled = False
+        is_rehearsed = self._rule is Rule.VARIANCE and memory is None and bool(meter) and tolerance
+        self._rehearsal = Rehearsal(
+            model,
+            self._noise,
+            self.tolerance,
+            refresh if is_rehearsed else 0,
+            self._trial,
+            functools.partial(self._start, None),
+            self._tell,
+            self._readings,
+        )
         self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
         self._memory = memory_of(model) if memory is None else None
 
@@ -170,7 +182,10 @@ class Activations:
         """
         if self._undo is None:
             self._undo = attend(
-                self.model, self._enter_forward, self._exit_forward, self._note_output
+                self.model,
+                self._enter_forward,
+                self._exit_forward,
+                functools.partial(tell, self._local),
             )
 
     def remove(self) -> None:
@@ -188,18 +203,12 @@ class Activations:
         self.__enter__()
         # Hooks that the pass has put on the model come too late for this call.
         self._local.untouched.add(tensors_in((args, kwargs)))
-        self._local.regions().join(self.model)
+        self._local.regions().join(args, kwargs)
         if self._meter is not None:
             self._meter.note_call(args, kwargs)
         return Arguments.of(
-            args, functools.partial(_abandon, frames, frames[0], get_ident())
+            args, functools.partial(abandon, frames, frames[0], get_ident())
         ), kwargs
-
-    @opaque
-    def _note_output(self, output: Any) -> None:
-        regions = None if self._measuring else self._local.regions()
-        if regions is not None:
-            regions.returned(output)
 
     @opaque
     def _exit_forward(self) -> None:
@@ -215,6 +224,7 @@ class Activations:
         self._watched = {}
         if self._meter is not None:
             self._meter.disarm()
+        self._rehearsal.disarm()
         for each in (self._budget, self._memory):
             if each is not None:
                 each.rest()
@@ -234,6 +244,7 @@ class Activations:
                 if self._memory is not None:
                     self._memory.before_pass(self._tally.saved_bytes)
             self._step += 1
+            self._rehearsal.begin(self._step)
             has_calmed = self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
             is_watched = is_due(self._step, self._refresh) or has_calmed
             if self._budget is not None:
@@ -263,7 +274,7 @@ class Activations:
         return self._budget.lend(int(1.5 * part * saved_bytes) + 2 * weights_bytes)
 
     def _retry(self, part: float) -> ExitStack:
-        """For the meter: what is encoded of a whole batch is encoded of a part of it too."""
+        # What is encoded of a whole batch is encoded of a part of it too.
         return self._start(None, int(SMALL_BYTES * part))
 
     def _start(self, observer: Observer | None, small_bytes: int = SMALL_BYTES) -> ExitStack:
@@ -296,25 +307,22 @@ class Activations:
         modules.install()
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(now.pack, now.unpack))
         functions = stack.enter_context(Functions(now, modules))
-        regions = Regions(now, modules, functions, self._policy, self._note_compiled)
+        regions = Regions(
+            now, modules, functions, self._policy, self._note_compiled, self._rehearsal, self.model
+        )
         self._local.regions = weakref.ref(regions)
         stack.enter_context(regions.patched(self.model))
         stack.callback(regions.close)
         return stack
 
     def _note_compiled(self) -> None:
-        """The meter would make torch compile the model for parts of batches too."""
         if not self._has_compiled:
             self._has_compiled = True
             self._meter_every = 0
             if self._meter is not None:
                 self._meter.disarm()
-            self._tell(
-                "compiled parts keep floats as they are; masks and integers are packed"
-                if self._policy.is_exact
-                else "compiled parts are encoded within tight bounds, which do not follow the "
-                "gradient: their error is not predicted, and the meter is off"
-            )
+            unbound = TIGHT if self._rehearsal.is_on else NEVER
+            self._tell(PACKED if self._policy.is_exact else unbound)
 
     def _watch_parameters(self) -> None:
         for parameter in working_parameters(self.model):
@@ -325,13 +333,16 @@ class Activations:
     def _observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         if not self._measuring:
             self._noise.observe(parameter, gradient, self._step)
+            self._rehearsal.observe(parameter, gradient)
 
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:
             return
         evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
         self._noise.mark()
-        for decision in decide(self._rule, evidence, self.tolerance, self._trust):
+        # Compiled parts have their own share of it.
+        tolerance = self.tolerance * (1 - self._rehearsal.share)
+        for decision in decide(self._rule, evidence, tolerance, self._trust):
             site = decision.site
             site.bound = decision.bound
             site.share, site.part_share = decision.share, decision.part_share
@@ -404,10 +415,3 @@ class Activations:
     def _tell(self, event: str) -> None:
         self._events.append(f"step {self._step}: {event}")
         _log.info(event)
-
-
-def _abandon(frames: list[ExitStack], frame: ExitStack, thread: int) -> None:
-    """An interrupted call is over, and torch has called no hook for it."""
-    if frame in frames and thread == get_ident():
-        while frames:
-            frames.pop().close()
