@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from elbowroom.codec import Blob, Bound, encode
 from elbowroom.keep.activations import graphs
@@ -21,14 +22,11 @@ from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.ledger import Row
 from elbowroom.keep.activations.needs import next_number
 from elbowroom.keep.activations.passes import Pass
+from elbowroom.keep.activations.payloads import dense_form
 from elbowroom.keep.activations.policy import Policy
 from elbowroom.keep.activations.rehearsal import Rehearsal
 from elbowroom.keep.activations.trees import tensors_in
 from elbowroom.keep.activations.watch import Functions, Modules
-
-PACKED = "compiled parts keep floats as they are; masks and integers are packed"
-TIGHT = "compiled parts are encoded within tight bounds until their errors have been measured"
-NEVER = "compiled parts are encoded within tight bounds, and their error is not predicted"
 
 Enter = Callable[[Any, Any], Any]
 """Takes arguments and those by name; what it returns lives until the call is over."""
@@ -62,6 +60,7 @@ class Regions:
         self._first = 0
         self._labels: Counter[str] = Counter()
         self._counted: dict[Any, int] = {}
+        self._held: dict[Any, tuple[StorageWeakRef, Tensor]] = {}
 
     def join(self, args: Any, kwargs: Any) -> None:
         """The pass begins inside of a call of the model, too late for hooks to tell of it."""
@@ -102,7 +101,9 @@ class Regions:
         while self._open:
             self._leave()
         self._modules.on_compiled = None
-        self._rehearsal.totals = self._now.tally.so_far()
+        self._held.clear()
+        if self._first and not self._now.tally.is_trial:
+            self._rehearsal.totals = self._now.tally.so_far()
 
     @contextmanager
     def patched(self, model: nn.Module) -> Iterator[None]:
@@ -130,6 +131,7 @@ class Regions:
             self._open.append(last)
             return
         self._seen()
+        self._rehearsal.note_compiled(is_exact=self._policy.is_exact)
         now = self._now
         if now.pending:
             now.settle(())
@@ -148,6 +150,7 @@ class Regions:
         self._counted.clear()
 
         def end() -> None:
+            self._held.clear()
             graphs.local.encoder = None
             hooks.__exit__()
             self._modules.resume()
@@ -157,10 +160,20 @@ class Regions:
 
         self._open.append(end)
 
+    def known(self, x: Tensor, tag: str) -> Tensor | None:
+        """What is held of the same memory already, under another view."""
+        found = self._held.get(_key_of(x, tag))
+        return None if found is None else found[1]
+
+    def note(self, x: Tensor, tag: str, full: Tensor) -> None:
+        """That is what is held of it now."""
+        # While a weak reference is held, no other storage gets the address.
+        self._held[_key_of(x, tag)] = StorageWeakRef(x.untyped_storage()), full
+
     def encode(self, x: Tensor, tag: str) -> tuple[Blob, float, int]:
         """Within the bound of its site; with the bound, and a number to report the decoding to."""
         start = time.perf_counter()
-        label, source, *readers = tag.split()
+        label, _, *readers = tag.split()
         turn = self._labels[label]
         self._labels[label] += 1
         site = self._now.calls.site_of(label, turn)
@@ -169,12 +182,12 @@ class Regions:
         with torch.no_grad():
             coded = self._policy.pack(entry, x)
         site.bound = decided
-        saved_bytes = self._count((source, turn), x)
+        saved_bytes = self._count(_key_of(x, tag)[:2], x)
         share = 0.0
         if entry.bound > 0:
             self._rehearsal.note_place(site, readers, x.numel(), saved_bytes)
             share = site.share * (entry.bound / decided) ** 2 if decided else 0.0
-        blob = encode(x, Bound.lossless()) if coded is None else coded.blob
+        blob = encode(dense_form(x)[0], Bound.lossless()) if coded is None else coded.blob
         self._now.tally.hold(
             Row(
                 name=site.name,
@@ -242,6 +255,15 @@ class Regions:
         found = min(left, tensor.numel() * tensor.element_size() if is_held else storage_bytes)
         self._counted[key] = left - found
         return found
+
+
+def _key_of(x: Tensor, tag: str) -> tuple[Any, ...]:
+    """Of the values in a part of a memory, in whatever order they are called."""
+    # Graphs use a storage again for other values: the node that has made them tells them apart.
+    storage, source = x.untyped_storage()._cdata, tag.split()[1]
+    is_dense = torch.ops.aten.is_non_overlapping_and_dense(x)
+    order = () if is_dense else (tuple(x.shape), x.stride())
+    return storage, source, x.dtype, x.storage_offset(), x.numel(), order
 
 
 def tell(local: Any, output: Any) -> None:

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,12 +27,15 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.errors import CorruptData
 from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.passes import SMALL_BYTES
+from elbowroom.keep.activations.payloads import dense_form
 from elbowroom.keep.activations.reads import must_be_exact, readers_of, source_of
 from elbowroom.keep.activations.sites import Site
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.untouched import is_plain
 
 HEAD = 16
+# Queries are one part in three of what they are split from: that much memory is filled in backward.
+MOST_GAPS = 4
 # Part of what torch's caches of compiled graphs look at: to be raised when the graphs change.
 SCHEME = 2
 
@@ -41,6 +45,14 @@ class Encoder(Protocol):
 
     def encode(self, x: Tensor, tag: str) -> tuple[Blob, float, int]:
         """The tensor that the tag tells of; with its bound, and the number of a tally."""
+        ...
+
+    def known(self, x: Tensor, tag: str) -> Tensor | None:
+        """What is held of the same memory already."""
+        ...
+
+    def note(self, x: Tensor, tag: str, full: Tensor) -> None:
+        """That is what is held of it now."""
         ...
 
 
@@ -58,8 +70,20 @@ tallies: "weakref.WeakValueDictionary[int, Tally]" = weakref.WeakValueDictionary
 
 
 def _hold(x: Tensor, tag: str) -> Tensor:
+    encoder = local.encoder
+    full = None if encoder is None else encoder.known(x, tag)
+    if full is None:
+        full = _filled(x, tag)
+        if encoder is not None:
+            encoder.note(x, tag, full)
+    return torch.empty(0, dtype=torch.uint8, device=x.device).set_(
+        full.untyped_storage(), 0, (HEAD,), (1,)
+    )
+
+
+def _filled(x: Tensor, tag: str) -> Tensor:
     if local.encoder is None:
-        blob, bound, number = encode(x, Bound.lossless()), 0.0, 0
+        blob, bound, number = encode(dense_form(x)[0], Bound.lossless()), 0.0, 0
     else:
         blob, bound, number = local.encoder.encode(x, tag)
     full = torch.empty(HEAD + blob.nbytes, dtype=torch.uint8)
@@ -72,10 +96,7 @@ def _hold(x: Tensor, tag: str) -> Tensor:
     for piece in blob.pieces():
         target[end : end + len(piece)] = np.frombuffer(piece, np.uint8)
         end += len(piece)
-    full = full.to(x.device)
-    return torch.empty(0, dtype=torch.uint8, device=x.device).set_(
-        full.untyped_storage(), 0, (HEAD,), (1,)
-    )
+    return full.to(x.device)
 
 
 def _give(held: Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -92,12 +113,23 @@ def _give(held: Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch
     if word & 1:
         tensor.abs_()
     if tuple(tensor.shape) != tuple(size) or tensor.stride() != tuple(stride):
-        out = torch.empty_strided(size, stride, dtype=dtype, device=held.device)
-        tensor = out.copy_(tensor.view(size))
+        tensor = _laid_out(tensor, size, stride)
     tally = tallies.get(number)
     if tally is not None:
         tally.decode_s += time.perf_counter() - start
     return tensor
+
+
+def _laid_out(tensor: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """The same values, in order of memory, under other strides."""
+    order = sorted(range(len(size)), key=lambda axis: -stride[axis])
+    flat = tensor.as_strided((tensor.numel(),), (1,))
+    if _extent(size, stride) == tensor.numel():
+        return flat.as_strided(size, stride)
+    # With gaps, as one of several parts of a memory.
+    out = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
+    out.permute(order).copy_(flat.view([size[axis] for axis in order]))
+    return out
 
 
 def _register() -> torch.library.Library:
@@ -185,8 +217,15 @@ def _is_worth_it(x: Tensor) -> bool:
         return False
     if not bool(x.numel() * x.element_size() >= SMALL_BYTES):
         return False
-    # Of memory without gaps and repeats.
-    return bool(sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1 == x.numel())
+    # Without repeats; gaps are other parts of the same memory.
+    pairs = sorted(zip(x.stride(), x.shape, strict=True))
+    apart = all(bool(s * n <= t) for (s, n), (t, _) in pairwise(pairs))
+    return apart and bool(_extent(x.shape, x.stride()) <= MOST_GAPS * x.numel())
+
+
+def _extent(size: Sequence[int], stride: Sequence[int]) -> int:
+    """Places of memory from the first element to the last."""
+    return sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + 1
 
 
 def _place(forward: Any, backward: Any) -> None:

@@ -53,6 +53,10 @@ _STRETCH = 4.0
 # Gradients of two runs within the same bounds are the same, but for the order of sums.
 _SAME = 1e-6
 
+PACKED = "compiled parts keep floats as they are; masks and integers are packed"
+TIGHT = "compiled parts are encoded within tight bounds until their errors have been measured"
+NEVER = "compiled parts are encoded within tight bounds, and their error is not predicted"
+
 Shares = NDArray[np.float64]
 
 
@@ -92,22 +96,19 @@ class Rehearsal:
         model: nn.Module,
         noise: Noise,
         tolerance: float,
-        period: int,
         trial: Callable[[], AbstractContextManager[None]],
         lossy: Callable[[], AbstractContextManager[Any]],
         tell: Callable[[str], None],
         readings: list[Reading],
     ) -> None:
-        """A trial is what runs beside the user's passes, lossy the pass within it.
-
-        With a period of 0 nothing is measured, and bounds stay tight.
-        """
-        self._model, self._noise, self._period = model, noise, period
+        """A trial is what runs beside the user's passes, lossy the pass within it."""
+        self._model, self._noise = model, noise
         self._tolerance, self._trial, self._lossy = tolerance, trial, lossy
         self._tell, self._readings = tell, readings
         self._parts: dict[Site, Part] = {}
         self._step = 0
-        self._is_running = False
+        self._period = 0
+        self._is_running = self.has_compiled = False
         self._run: _Run | None = None
         # Which kind has loose bounds now; None for all, "" for none.
         self._loose: str | None = None
@@ -116,20 +117,18 @@ class Rehearsal:
         self._turn = 0
         self._handles: list[Any] = []
         self._is_whole = False
-        self.totals = (0, 0)
+        self.totals: tuple[int, int] = (0, 0)
         """Of the last pass: bytes that plain training would hold, and those held without error."""
 
     # What a pass asks.
 
-    @property
-    def is_on(self) -> bool:
-        """Whether errors are to be measured at all."""
-        return self._period > 0
+    def begin(self, step: int, period: int) -> None:
+        """A pass begins; it may be one to be run again.
 
-    def begin(self, step: int) -> None:
-        """A pass begins; it may be one to be run again."""
+        A look comes once a period at least; with a period of 0 bounds stay as they are.
+        """
         self.disarm()
-        self._step = step
+        self._step, self._period = step, period
         if self._is_due(step) and self._can_run_again():
             self._is_tight, self._loose = True, ""
             self.note_start()
@@ -144,12 +143,18 @@ class Rehearsal:
             return False
         if self._turn < _LEARNED + len(self._kinds()):
             return step == 2 or step % _EVERY == 1
-        return step % self._period == 1
+        return step % self._period == 1 % self._period
 
     def _can_run_again(self) -> bool:
         modules = [type(p) for p in self._model.parameters()]
         is_wrapped = any(isinstance(m, DistributedDataParallel) for m in self._model.modules())
         return all(kind is nn.Parameter for kind in modules) and not is_wrapped
+
+    def note_compiled(self, *, is_exact: bool) -> None:
+        """A compiled part is about to run."""
+        if not self.has_compiled:
+            self.has_compiled = True
+            self._tell(PACKED if is_exact else TIGHT if self._period else NEVER)
 
     def disarm(self) -> None:
         """Forget the pass that was to be run again."""
@@ -217,7 +222,7 @@ class Rehearsal:
 
     def observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         """The gradient of the user's own backward."""
-        if self._run is not None and self._period:
+        if self._run is not None:
             self._run.gradients[id(parameter)] = gradient.detach()
 
     # Running again.
@@ -283,7 +288,7 @@ class Rehearsal:
                 return None
             pairs = [(o, g) for o, g in zip(outputs, run.outputs, strict=True) if g is not None]
             del output, outputs
-            found = torch.autograd.grad(
+            found: Any = torch.autograd.grad(
                 [o for o, _ in pairs], parameters, [g for _, g in pairs], allow_unused=True
             )
         return {

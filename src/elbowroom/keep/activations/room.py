@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
-from elbowroom.keep.activations.compiled import NEVER, PACKED, TIGHT, Regions, attend, tell
+from elbowroom.keep.activations.compiled import Regions, attend, tell
 from elbowroom.keep.activations.hooks import is_recomputed
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.memory import memory_of
@@ -30,7 +30,7 @@ from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
 from elbowroom.keep.activations.rehearsal import Rehearsal
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
-from elbowroom.keep.activations.shards import working_parameters
+from elbowroom.keep.activations.shards import Gradients, working_parameters
 from elbowroom.keep.activations.sites import Names, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.trees import tensors_in
@@ -111,24 +111,17 @@ class Activations:
         self._tally = Tally()
         self._readings: list[Reading] = []
         self._events: list[str] = []
-        self._watched: dict[int, Any] = {}
+        self._gradients = Gradients(self._observe)
         self._meter: Meter | None = None
         self._measuring = False
         self._is_closed = False
         self._undo: Callable[[], None] | None = None
         self._local = threading.local()
         self._seconds: dict[str, float] = {}
-        self._has_compiled = False
-        is_rehearsed = self._rule is Rule.VARIANCE and memory is None and bool(meter) and tolerance
+        self._period = refresh if self._rule is Rule.VARIANCE and meter and tolerance else 0
+        start = functools.partial(self._start, None)
         self._rehearsal = Rehearsal(
-            model,
-            self._noise,
-            self.tolerance,
-            refresh if is_rehearsed else 0,
-            self._trial,
-            functools.partial(self._start, None),
-            self._tell,
-            self._readings,
+            model, self._noise, self.tolerance, self._trial, start, self._tell, self._readings
         )
         self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
         self._memory = memory_of(model) if memory is None else None
@@ -136,19 +129,12 @@ class Activations:
     @property
     def ledger(self) -> Ledger:
         """Of the last pass."""
-        tally = self._tally
-        return Ledger(
-            step=self._step,
-            saved_bytes=tally.saved_bytes,
-            kept_bytes=tally.kept_bytes,
-            peak_bytes=tally.peak_bytes,
-            gradient_error=tally.gradient_error,
-            encode_s=tally.encode_s,
-            decode_s=tally.decode_s,
-            rows=tally.rows,
-            readings=tuple(self._readings),
-            events=tuple(self._events),
-        )
+        return self._tally.to_ledger(self._step, self._readings, self._events)
+
+    @property
+    def last_pass(self) -> Tally:
+        """What is counted of the last pass, while it lives and after."""
+        return self._tally
 
     @property
     def moments(self) -> tuple[tuple[float, str, int, int], ...]:
@@ -219,12 +205,20 @@ class Activations:
         """Take every hook off the model; graphs that are alive can still run backward."""
         self._is_closed = True
         self.remove()
-        for handle in self._watched.values():
-            handle.remove()
-        self._watched = {}
-        if self._meter is not None:
-            self._meter.disarm()
+        self._gradients.remove()
+        self._disarm()
         self._rehearsal.disarm()
+        self._rest()
+
+    def share_budget(self, limit_bytes: int, *, holds: bool) -> Budget | None:
+        """Of rooms that share a process's budget one has to meet it; the others only encode."""
+        self._policy.first = BOLD
+        self._rest()
+        self._budget = Budget(self.model, limit_bytes, self._tell) if holds else None
+        self._memory = None if holds else memory_of(self.model)
+        return self._budget
+
+    def _rest(self) -> None:
         for each in (self._budget, self._memory):
             if each is not None:
                 each.rest()
@@ -244,19 +238,19 @@ class Activations:
                 if self._memory is not None:
                     self._memory.before_pass(self._tally.saved_bytes)
             self._step += 1
-            self._rehearsal.begin(self._step)
+            self._rehearsal.begin(self._step, 0 if self._budget else self._period)
             has_calmed = self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
             is_watched = is_due(self._step, self._refresh) or has_calmed
             if self._budget is not None:
                 self._budget.next_pass(self._seconds, is_watched=is_watched)
-            if self._meter is not None:
-                self._meter.disarm()
+            self._disarm()
             if not self._policy.is_exact:
-                self._watch_parameters()
+                self._gradients.watch(self.model)
                 if is_watched:
                     observer = Observer(self._decide)
                 # Of the first gradients no variance is known.
-                if self._step > 2 and self._meter_every and is_due(self._step, self._meter_every):
+                every = 0 if self._rehearsal.has_compiled else self._meter_every
+                if self._step > 2 and every and is_due(self._step, every):
                     # Where memory is short, no more runs plainly than what is held now.
                     share = 1.0 if self._budget is None else 1 / max(1.0, self._tally.ratio)
                     self._meter = Meter(
@@ -308,27 +302,16 @@ class Activations:
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(now.pack, now.unpack))
         functions = stack.enter_context(Functions(now, modules))
         regions = Regions(
-            now, modules, functions, self._policy, self._note_compiled, self._rehearsal, self.model
+            now, modules, functions, self._policy, self._disarm, self._rehearsal, self.model
         )
         self._local.regions = weakref.ref(regions)
         stack.enter_context(regions.patched(self.model))
         stack.callback(regions.close)
         return stack
 
-    def _note_compiled(self) -> None:
-        if not self._has_compiled:
-            self._has_compiled = True
-            self._meter_every = 0
-            if self._meter is not None:
-                self._meter.disarm()
-            unbound = TIGHT if self._rehearsal.is_on else NEVER
-            self._tell(PACKED if self._policy.is_exact else unbound)
-
-    def _watch_parameters(self) -> None:
-        for parameter in working_parameters(self.model):
-            if parameter.requires_grad and id(parameter) not in self._watched:
-                hook = functools.partial(self._observe, parameter)
-                self._watched[id(parameter)] = parameter.register_hook(hook)
+    def _disarm(self) -> None:
+        if self._meter is not None:
+            self._meter.disarm()
 
     def _observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         if not self._measuring:

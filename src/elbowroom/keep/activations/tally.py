@@ -5,7 +5,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
-from elbowroom.keep.activations.ledger import Row
+from elbowroom.keep.activations.ledger import Ledger, Reading, Row
 from elbowroom.keep.activations.needs import class_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class Tally:
 
     def __init__(self, *, is_trial: bool = False, timeline: "Timeline | None" = None) -> None:
         """A trial, on a part of a batch, says nothing about its sites."""
-        self._is_trial = is_trial
+        self.is_trial = is_trial
         self._timeline = timeline
         self.held_bytes = 0
         self.peak_bytes = 0
@@ -51,6 +51,21 @@ class Tally:
         """Bytes saved for each that is held."""
         return self.saved_bytes / max(1, self.kept_bytes)
 
+    def to_ledger(self, step: int, readings: list[Reading], events: list[str]) -> Ledger:
+        """For people: this pass, what the meter has read so far, and what has happened."""
+        return Ledger(
+            step=step,
+            saved_bytes=self.saved_bytes,
+            kept_bytes=self.kept_bytes,
+            peak_bytes=self.peak_bytes,
+            gradient_error=self.gradient_error,
+            encode_s=self.encode_s,
+            decode_s=self.decode_s,
+            rows=self.rows,
+            readings=tuple(readings),
+            events=tuple(events),
+        )
+
     def so_far(self) -> tuple[int, int]:
         """Bytes saved plainly, and those held without a bound, also before the forward is over."""
         saved_bytes = self.saved_bytes
@@ -80,7 +95,7 @@ class Tally:
             self._release, entry.site.name, entry.nbytes_plain, id(entry)
         )
         site = entry.site
-        if self._is_trial:
+        if self.is_trial:
             return
         if entry.payload.method == "encode":
             site.plain_bytes, site.coded_bytes = entry.nbytes_plain, entry.payload.nbytes
@@ -118,7 +133,7 @@ class Tally:
         if entry.row >= 0:
             self._restored_s[entry.row] = self._restored_s.get(entry.row, 0.0) + seconds
             self._rows = None
-        if entry.payload is not None and entry.payload.method == "encode" and not self._is_trial:
+        if entry.payload is not None and entry.payload.method == "encode" and not self.is_trial:
             entry.site.decode_s = seconds
         self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
 
