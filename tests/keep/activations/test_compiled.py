@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import elbowroom as er
 from elbowroom.keep.activations import compiled, graphs
-from tests.keep.activations.checking import error_of, gradients, nothing_is_left, same_bits
+from tests.keep.activations.checking import error_of, gradients, matches, nothing_is_left, same_bits
 
 # Torch's own tracing warns of what it does itself.
 pytestmark = [
@@ -379,6 +379,45 @@ def test_values_that_divide_or_are_compared_stay_exact() -> None:
     room = er.Activations(model)
     ours = gradients(model, loss_of, room)
     assert error_of(plain, ours) < 0.005
+
+
+class Heads(nn.Module):
+    """Parts of one memory, several views of another, and a mask that is read as nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.split, self.join, self.last = nn.Linear(64, 192), nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.view(16, 16, 4, 16).transpose(1, 2) for t in self.split(x).split(64, 2))
+        y = functional.scaled_dot_product_attention(q, k, v)
+        y = self.join(y.transpose(1, 2).reshape(16, 16, 64))
+        return self.last(x * functional.relu(y).sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.1])
+def test_parts_of_a_memory_and_views_of_it(tolerance: float) -> None:
+    torch.manual_seed(0)
+    own = Heads()
+
+    def loss_of(m: Any) -> tuple[Tensor, ...]:
+        return (m(torch.randn(16, 16, 64)).square().mean(),)
+
+    model: Any = torch.compile(own, backend="aot_eager")
+    plain = gradients(model, loss_of)
+    room = er.Activations(model, tolerance=tolerance)
+    matches(plain, gradients(model, loss_of, room), tolerance)
+    rows = encoded(room)
+    size = 16 * 16 * 64 * 4
+    masks = [row for row in rows if row.error_class == "M"]
+    assert [(row.saved_bytes, row.kept_bytes < size / 16) for row in masks] == [(size, True)]
+    if tolerance > 0:
+        heads = [row for row in rows if row.shape == (16, 4, 16, 16)]
+        # Queries, keys and values; what attention makes of them is held once.
+        assert [row.saved_bytes for row in heads] == [size] * len(heads)
+        assert len(heads) >= 3
+        names = [row.name for row in rows]
+        assert len(set(names)) == len(names)
 
 
 def test_the_operators_keep_torchs_rules() -> None:

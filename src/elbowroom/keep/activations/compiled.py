@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from elbowroom.codec import Blob, Bound, encode
+from elbowroom.codec import Blob
 from elbowroom.keep.activations import graphs
 from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.ledger import Row
 from elbowroom.keep.activations.needs import next_number
 from elbowroom.keep.activations.passes import Pass
-from elbowroom.keep.activations.payloads import dense_form
 from elbowroom.keep.activations.policy import Policy
 from elbowroom.keep.activations.rehearsal import Rehearsal
 from elbowroom.keep.activations.trees import tensors_in
@@ -180,19 +179,19 @@ class Regions:
         entry = Entry(x, site)
         decided, site.bound = site.bound, self._rehearsal.bound_of(site)
         with torch.no_grad():
-            coded = self._policy.pack(entry, x)
+            coded = None if graphs.is_mask(tag) else self._policy.pack(entry, x)
         site.bound = decided
         saved_bytes = self._count(_key_of(x, tag)[:2], x)
         share = 0.0
         if entry.bound > 0:
             self._rehearsal.note_place(site, readers, x.numel(), saved_bytes)
             share = site.share * (entry.bound / decided) ** 2 if decided else 0.0
-        blob = encode(dense_form(x)[0], Bound.lossless()) if coded is None else coded.blob
+        blob = graphs.encode_exactly(x, tag) if coded is None else coded.blob
         self._now.tally.hold(
             Row(
                 name=site.name,
                 readers=("compiled", *readers),
-                error_class="P" if entry.bound > 0 else "E",
+                error_class="P" if entry.bound > 0 else "M" if graphs.is_mask(tag) else "E",
                 method="encode",
                 shape=tuple(x.shape),
                 saved_bytes=saved_bytes,
@@ -263,7 +262,8 @@ def _key_of(x: Tensor, tag: str) -> tuple[Any, ...]:
     storage, source = x.untyped_storage()._cdata, tag.split()[1]
     is_dense = torch.ops.aten.is_non_overlapping_and_dense(x)
     order = () if is_dense else (tuple(x.shape), x.stride())
-    return storage, source, x.dtype, x.storage_offset(), x.numel(), order
+    is_mask = graphs.is_mask(tag)
+    return storage, source, is_mask, x.dtype, x.storage_offset(), x.numel(), order
 
 
 def tell(local: Any, output: Any) -> None:

@@ -28,12 +28,14 @@ from elbowroom.errors import CorruptData
 from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.passes import SMALL_BYTES
 from elbowroom.keep.activations.payloads import dense_form
-from elbowroom.keep.activations.reads import must_be_exact, readers_of, source_of
+from elbowroom.keep.activations.reads import must_be_exact, readers_of, reads_sides, source_of
 from elbowroom.keep.activations.sites import Site
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.untouched import is_plain
 
 HEAD = 16
+# In place of readers: only the side of zero is read.
+MASK = "mask"
 # Queries are one part in three of what they are split from: that much memory is filled in backward.
 MOST_GAPS = 4
 # Part of what torch's caches of compiled graphs look at: to be raised when the graphs change.
@@ -81,9 +83,19 @@ def _hold(x: Tensor, tag: str) -> Tensor:
     )
 
 
+def encode_exactly(x: Tensor, tag: str) -> Blob:
+    """All of it, or which values are above zero where nothing else is read."""
+    return encode(dense_form(x > 0 if is_mask(tag) else x)[0], Bound.lossless())
+
+
+def is_mask(tag: str) -> bool:
+    """Whether only the side of zero is read of what has this tag."""
+    return tag.endswith(f" {MASK}")
+
+
 def _filled(x: Tensor, tag: str) -> Tensor:
     if local.encoder is None:
-        blob, bound, number = encode(dense_form(x)[0], Bound.lossless()), 0.0, 0
+        blob, bound, number = encode_exactly(x, tag), 0.0, 0
     else:
         blob, bound, number = local.encoder.encode(x, tag)
     full = torch.empty(HEAD + blob.nbytes, dtype=torch.uint8)
@@ -112,6 +124,9 @@ def _give(held: Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch
     tensor = decode(Blob.frombytes(full[HEAD:].cpu().numpy())).to(held.device)
     if word & 1:
         tensor.abs_()
+    if tensor.dtype != dtype:
+        # Ones and zeros stand for what was above zero.
+        tensor = tensor.to(dtype)
     if tuple(tensor.shape) != tuple(size) or tensor.stride() != tuple(stride):
         tensor = _laid_out(tensor, size, stride)
     tally = tallies.get(number)
@@ -192,11 +207,14 @@ def _pack(x: Tensor, *, is_exact: bool) -> Any:
         return entry
     node, backward = state["_node"], state["_bw_graph"]
     _place(state["_fw_graph"], backward)
-    if not _is_worth_it(x) or (x.dtype.is_floating_point and is_exact):
+    if not _is_worth_it(x):
         return x
-    if x.dtype.is_floating_point and must_be_exact(node, backward):
+    is_float = x.dtype.is_floating_point
+    sides = is_float and reads_sides(node, backward)
+    if is_float and not sides and (is_exact or must_be_exact(node, backward)):
         return x
-    label = " ".join((node.name, source_of(node).name, *readers_of(node, backward)))
+    readers = (MASK,) if sides else readers_of(node, backward)
+    label = " ".join((node.name, source_of(node).name, *readers))
     return torch.ops.elbowroom.hold(x, label), tuple(x.shape), tuple(x.stride()), x.dtype
 
 

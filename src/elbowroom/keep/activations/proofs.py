@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from elbowroom.keep.activations.entries import values_at_places
+from elbowroom.keep.activations.entries import coordinates_of, values_at_places
 
 if TYPE_CHECKING:
-    from elbowroom.keep.activations.derive import Derivation
+    from elbowroom.keep.activations.operators.record import Derivation
 
 
 def fits(tensor: Tensor, derivation: "Derivation", exact: bool) -> bool:
@@ -28,7 +28,12 @@ def is_as_expected(tensor: Tensor, derivation: "Derivation") -> bool:
         return True
     rough = 1e-3 if tensor.dtype in (torch.float32, torch.float64) else 0.05
     places = derivation.places
-    found = values_at_places(tensor) if places is None else tensor.view(-1)[places()]
+    found = values_at_places(tensor) if places is None else _taken(tensor, places())
     wide = torch.promote_types(tensor.dtype, torch.float32)
     found, expected = found.to(wide), derivation.some().to(wide)
     return torch.allclose(found, expected, rough, rough, equal_nan=True)
+
+
+def _taken(tensor: Tensor, places: Tensor) -> Tensor:
+    """Values at places in row-major order."""
+    return tensor[coordinates_of(places, tuple(tensor.shape))]

@@ -42,7 +42,28 @@ _PARTED = frozenset("split split_with_sizes chunk unbind".split())
 def must_be_exact(node: Any, backward: Any) -> bool:
     """Whether a reader of the saved node in the backward graph could not bear an error."""
     read = next((n for n in backward.nodes if n.op == "placeholder" and n.name == node.name), None)
-    return read is not None and _is_sensitive(read, _name(node) == "relu", 4)
+    return read is not None and _is_sensitive(read, _is_positive(node), 4)
+
+
+def reads_sides(node: Any, backward: Any) -> bool:
+    """Whether only which values of a ReLU's result are above zero is read of it."""
+    read = next((n for n in backward.nodes if n.op == "placeholder" and n.name == node.name), None)
+    return read is not None and _is_positive(node) and _has_sides(read, 4)
+
+
+def _is_positive(node: Any) -> bool:
+    return _name(source_of(node)) == "relu"
+
+
+def _has_sides(read: Any, depth: int) -> bool:
+    for user in read.users:
+        beside = _name(user) in _BESIDE_ZERO and user.args[-1] == 0
+        place = 1 if _name(user) == "threshold_backward" else 0
+        if beside and [i for i, a in enumerate(user.args) if a is read] == [place]:
+            continue
+        if not (depth and _name(user) in _THROUGH and _has_sides(user, depth - 1)):
+            return False
+    return bool(read.users)
 
 
 def readers_of(node: Any, backward: Any) -> tuple[str, ...]:

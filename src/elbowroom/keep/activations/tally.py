@@ -27,6 +27,9 @@ class Tally:
         self.saved_bytes = 0
         self.kept_bytes = 0
         self.gradient_error = 0.0
+        self.is_rounded = False
+        """Whether something is not held to the last bit."""
+
         self._noted: list[Row | _Note] = []
         self._rows: tuple[Row, ...] | None = None
         self._compiled_bytes = 0
@@ -168,6 +171,7 @@ class Tally:
         self.saved_bytes += note.saved_bytes
         self.kept_bytes += note.kept_bytes
         self.gradient_error += note.gradient_error
+        self.is_rounded |= note.bound > 0
         self._noted.append(note)
         self._rows = None
 
