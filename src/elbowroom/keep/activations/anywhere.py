@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from elbowroom.keep.activations.budget import Budget
+from elbowroom.keep.activations.compiled import tell
 from elbowroom.keep.activations.gauge import Process, device_of
 from elbowroom.keep.activations.hooks import top_hooks
 from elbowroom.keep.activations.ledger import Ledger, say_bytes
@@ -243,7 +244,15 @@ class Anywhere:
         return None if marked is None else marked[0]
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.returned(module, output)
         self.leave(module)
+
+    def returned(self, module: nn.Module, output: Any) -> None:
+        """A module's forward has come to its end; `leave` follows."""
+        call: _Call | None = getattr(self._local, "call", None)
+        is_outermost = call is not None and module is call.module and not call.depth
+        if is_outermost and call.room is not None and not torch.compiler.is_compiling():
+            tell(call.room._local, output)
 
     def leave(self, module: nn.Module) -> None:
         """A module's forward is over, perhaps with an exception."""

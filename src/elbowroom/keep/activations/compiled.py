@@ -63,11 +63,8 @@ class Regions:
 
     def join(self, args: Any, kwargs: Any) -> None:
         """The pass begins inside of a call of the model, too late for hooks to tell of it."""
-        model = self._model
-        # By name, since importing the class takes as long as torch itself; a proxy tells its class.
-        is_wrapped = model.__class__.__name__ == "OptimizedModule"
-        if is_wrapped or is_compiled_in_place(model):
-            self._begin_call(model, args, kwargs)
+        if graphs.is_compiled(self._model):
+            self._begin_call(self._model, args, kwargs)
 
     def enter(self, module: nn.Module) -> None:
         """What torch.compile has made of a module is about to run."""
@@ -109,7 +106,7 @@ class Regions:
         """While it lasts, modules that were compiled in place tell when they run."""
         with ExitStack() as changed:
             for module in model.modules():
-                if is_compiled_in_place(module):
+                if graphs.is_compiled_in_place(module):
                     changed.callback(
                         surround(
                             module, partial(self._begin_call, module), self._leave, self.returned
@@ -283,7 +280,7 @@ def attend(
     returned: Callable[[Any], None] | None = None,
 ) -> Callable[[], None]:
     """Do something before and after every call of a model; returns the way back."""
-    if is_compiled_in_place(model):
+    if graphs.is_compiled_in_place(model):
         return surround(model, enter, leave, returned)
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
@@ -303,11 +300,6 @@ def attend(
             handle.remove()
 
     return undo
-
-
-def is_compiled_in_place(module: nn.Module) -> bool:
-    """Whether `module.compile()` was called."""
-    return module.__dict__.get("_compiled_call_impl") is not None
 
 
 def surround(

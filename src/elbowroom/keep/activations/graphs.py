@@ -272,6 +272,17 @@ def _tracing() -> dict[str, Any] | None:
     return graph_compile._get_saved_tensor_hook_context()
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a call of the module runs what torch.compile has made of it."""
+    # By name, since importing the class takes as long as torch itself; a proxy tells its class.
+    return module.__class__.__name__ == "OptimizedModule" or is_compiled_in_place(module)
+
+
+def is_compiled_in_place(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called."""
+    return module.__dict__.get("_compiled_call_impl") is not None
+
+
 @lru_cache(maxsize=1)
 def _no_site() -> Any:
     return Site(("", "between graphs", 0, 0), -1)

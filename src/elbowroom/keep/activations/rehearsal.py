@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from elbowroom.keep.activations.allocation import Demand, allocate
+from elbowroom.keep.activations.graphs import is_compiled
 from elbowroom.keep.activations.journey import energy
 from elbowroom.keep.activations.ledger import Reading
 from elbowroom.keep.activations.noise import Noise
@@ -132,7 +133,8 @@ class Rehearsal:
         if self._is_due(step) and self._can_run_again():
             self._is_tight, self._loose = True, ""
             self.note_start()
-            if not self._is_whole:
+            # Hooks on a compiled model would have it compiled again; it tells by itself.
+            if not (self._is_whole or is_compiled(self._model)):
                 self._handles = [
                     self._model.register_forward_pre_hook(lambda *_: self.note_start()),
                     self._model.register_forward_hook(self._returned, with_kwargs=True),
@@ -154,7 +156,8 @@ class Rehearsal:
         """A compiled part is about to run."""
         if not self.has_compiled:
             self.has_compiled = True
-            self._tell(PACKED if is_exact else TIGHT if self._period else NEVER)
+            is_on = self._period and self._can_run_again()
+            self._tell(PACKED if is_exact else TIGHT if is_on else NEVER)
 
     def disarm(self) -> None:
         """Forget the pass that was to be run again."""
