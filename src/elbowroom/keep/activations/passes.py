@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from elbowroom.codec.opaque import opaque
+from elbowroom.keep.activations.balance import ATTENTION, Attentions, balanced, describe
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.derive import SOURCES, Derived, derive
+from elbowroom.keep.activations.derive import Derived, derive, note_values
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
     Entry,
@@ -29,7 +30,6 @@ from elbowroom.keep.activations.entries import (
     Records,
     Use,
     identity_of,
-    values_at_places,
 )
 from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
 from elbowroom.keep.activations.memory import Memory
@@ -108,6 +108,7 @@ class Pass:
         self._lock = threading.RLock()
         self._readers, self._settled = Readers(), 0
         self._returns = Returns(is_exact=policy.is_exact)
+        self._attentions = Attentions()
 
     @property
     def goes_in_pieces(self) -> bool:
@@ -169,7 +170,7 @@ class Pass:
                 continue
             if entry.is_near and self._will_do(entry):
                 # Encoded or derived already.
-                _note_values(entry, entry.raw)
+                note_values(entry, entry.raw)
                 entry.raw = entry.producer = None
             elif entry.needs & {Need.VALUES, Need.EXACT, Need.WINDOW}:
                 self._act(entry, entry.raw)
@@ -218,6 +219,8 @@ class Pass:
                 record.eps = eps
             if self.listener is not None or record.kind in RERUN:
                 record.details = details_of(node)
+            if not self._policy.is_exact:
+                describe(node, record)
             if self.listener is not None:
                 record.following = tuple(receiver_of(n) for n in following)
                 self.listener(node, record)
@@ -272,7 +275,7 @@ class Pass:
         if entry.payload is None:
             entry.keep_as_it_is(owned=True)
         else:
-            _note_values(entry, tensor)
+            note_values(entry, tensor)
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
@@ -315,8 +318,10 @@ class Pass:
             if bits is not None:
                 return bits
         coded = None if form is Form.KEEP else self._policy.pack(entry, tensor)
-        if coded is None or entry.bound == 0 or not entry.has_step:
+        if coded is None or entry.bound == 0:
             return coded
+        if not entry.has_step:
+            return balanced(coded, entry, self.records)
         return replace(coded, sides=pack_sign(dense_form(tensor)[0]))
 
     def _may_derive(self, entry: Entry, derived: Derived) -> bool:
@@ -373,23 +378,20 @@ class Pass:
             return torch.empty(0)
         entry.check_version()
         self.tally.read(entry)
-        if isinstance(entry.payload, Raw) and not self.goes_in_pieces:
+        node: Any = torch._C._current_autograd_node()
+        kind = "" if node is None else kind_of(node)
+        is_again = kind == ATTENTION and not self._policy.is_exact
+        if isinstance(entry.payload, Raw) and not self.goes_in_pieces and not is_again:
             self._readers.come()
             return entry.payload.tensor
         start = time.perf_counter()
-        node: Any = torch._C._current_autograd_node()
-        kind = "" if node is None else kind_of(node)
         with self._lock:
             is_alone = self._readers.is_alone(entry, node)
             in_pieces = self.goes_in_pieces
-            tensor = self._returns.restore(entry, kind, is_alone=is_alone, in_pieces=in_pieces)
+            tensor = self._attentions.restore(node, entry, self.records) if is_again else None
+            if tensor is None:
+                tensor = self._returns.restore(entry, kind, is_alone=is_alone, in_pieces=in_pieces)
         self.tally.restore(entry, time.perf_counter() - start)
         if self._memory is not None:
             self._memory.within_pass(entry.nbytes_plain)
         return tensor
-
-
-def _note_values(entry: Entry, tensor: Tensor) -> None:
-    """A few, for what derives from the tensor to be compared with."""
-    if entry.probe is None and tensor.numel() and any(use.kind in SOURCES for use in entry.uses):
-        entry.probe = values_at_places(tensor)
