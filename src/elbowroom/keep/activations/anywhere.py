@@ -19,10 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
@@ -204,8 +201,6 @@ class Anywhere:
         for account in self.accounts:
             account.close()
 
-    # Which call is the outermost.
-
     def _enter(self, module: nn.Module, args: Any) -> Any:
         if torch.compiler.is_compiling():
             return None
@@ -250,8 +245,7 @@ class Anywhere:
     def returned(self, module: nn.Module, output: Any) -> None:
         """A module's forward has come to its end; `leave` follows."""
         call: _Call | None = getattr(self._local, "call", None)
-        is_outermost = call is not None and module is call.module and not call.depth
-        if is_outermost and call.room is not None and not torch.compiler.is_compiling():
+        if call is not None and module is call.module and not call.depth and call.room is not None:
             tell(call.room._local, output)
 
     def leave(self, module: nn.Module) -> None:
