@@ -239,8 +239,9 @@ class Anywhere:
         return None if marked is None else marked[0]
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.returned(module, output)
-        self.leave(module)
+        if not torch.compiler.is_compiling():
+            self.returned(module, output)
+            self.leave(module)
 
     def returned(self, module: nn.Module, output: Any) -> None:
         """A module's forward has come to its end; `leave` follows."""
@@ -250,8 +251,6 @@ class Anywhere:
 
     def leave(self, module: nn.Module) -> None:
         """A module's forward is over, perhaps with an exception."""
-        if torch.compiler.is_compiling():
-            return
         call: _Call | None = getattr(self._local, "call", None)
         if call is None or module is not call.module:
             return
