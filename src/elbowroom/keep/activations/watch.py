@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -18,6 +19,7 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.convolutions import InPieces, is_convolution
 from elbowroom.keep.activations.hooks import are_on_top
 from elbowroom.keep.activations.losses import SUBSTITUTES
+from elbowroom.keep.activations.operators.instance import instance_norm
 from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.sites import Names
 from elbowroom.keep.activations.trees import tensors_in
@@ -47,7 +49,7 @@ class Functions(TorchFunctionMode):
             now.pass_over(tensors_in(out))
             return out
         now.calls.start(self._modules.current, getattr(func, "__name__", "function"))
-        substitute = SUBSTITUTES.get(func)
+        substitute = _SUBSTITUTES.get(func)
         out = None if substitute is None else substitute(*args, **(kwargs or {}))
         if out is None:
             first = _next_number()
@@ -68,6 +70,10 @@ class Functions(TorchFunctionMode):
         return InPieces() if is_one else nullcontext()
 
 
+_SUBSTITUTES: dict[Any, Callable[..., Tensor | None]] = {
+    **SUBSTITUTES,
+    functional.instance_norm: instance_norm,
+}
 _next_number = torch.autograd._get_sequence_nr
 
 
