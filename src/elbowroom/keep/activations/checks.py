@@ -12,7 +12,9 @@ from elbowroom.keep.activations.rules import Rule
 _log = logging.getLogger("elbowroom")
 
 
-def check(model: Any, tolerance: Any, rule: Any, refresh: Any, meter: Any, seed: Any) -> None:
+def check(
+    model: Any, tolerance: Any, overhead: Any, rule: Any, refresh: Any, meter: Any, seed: Any
+) -> None:
     """All but the optimizer: one sentence for the first that is wrong."""
     if not isinstance(model, nn.Module):
         raise InvalidArgument(
@@ -24,6 +26,7 @@ def check(model: Any, tolerance: Any, rule: Any, refresh: Any, meter: Any, seed:
         raise InvalidArgument(
             f"tolerance must be a share from 0 (exact) to 1, got {tolerance!r}: 0.1 is a good start"
         )
+    _check_overhead(overhead)
     names = [known.value for known in Rule]
     if rule not in names:
         raise InvalidArgument(f"rule must be one of {', '.join(names)}, got {rule!r}: leave it out")
@@ -34,7 +37,7 @@ def check(model: Any, tolerance: Any, rule: Any, refresh: Any, meter: Any, seed:
             )
 
 
-def check_overhead(overhead: Any) -> None:
+def _check_overhead(overhead: Any) -> None:
     """A share of the step, or None."""
     if overhead is None:
         return

@@ -7,8 +7,8 @@ machine that stutters grants no more time than it takes.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any
 
@@ -63,17 +63,27 @@ class Pace:
         self._times: deque[Times] = deque(maxlen=_REMEMBERED)
         self._speeds: dict[Form, tuple[float, float]] = {}
         self._forms: dict[Site, Form] = {}
+        self._last = Lap()
         self._count = 0
         self._aside: _Aside | None = None
 
     # Of one pass.
 
-    def start(self) -> Lap:
-        """The clock of a pass that begins."""
+    def start(self, *, is_trial: bool = False) -> Lap:
+        """The clock of a pass that begins; a trial says nothing about others."""
         lap = Lap() if self.overhead is None else Lap(trials=_TRIALS)
-        with self._lock:
-            self._open.append(lap)
+        if not is_trial:
+            self._last = lap
+            with self._lock:
+                self._open.append(lap)
         return lap
+
+    @contextmanager
+    def gradient_read(self) -> Iterator[None]:
+        """While it lasts, we read the gradient of a parameter that backward has come to."""
+        start = now_s()
+        yield
+        self._last.note_gradient(start)
 
     def form_of(self, lap: Lap, site: Site, plain_bytes: int) -> Form:
         """What to do with a tensor of this place."""

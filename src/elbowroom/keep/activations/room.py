@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from threading import get_ident
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -15,13 +14,11 @@ from torch import Tensor, nn
 
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.checks import check, check_optimizer, check_overhead
-from elbowroom.keep.activations.clock import now_s
-from elbowroom.keep.activations.compiled import Regions, attend
+from elbowroom.keep.activations.checks import check, check_optimizer
+from elbowroom.keep.activations.compiled import Regions, attend, tell
 from elbowroom.keep.activations.correction import Correction
 from elbowroom.keep.activations.gauge import left_bytes
 from elbowroom.keep.activations.hooks import is_recomputed
-from elbowroom.keep.activations.laps import Lap
 from elbowroom.keep.activations.ledger import Ledger
 from elbowroom.keep.activations.memory import memory_of
 from elbowroom.keep.activations.meter import Measured, Meter
@@ -32,9 +29,10 @@ from elbowroom.keep.activations.pace import Pace
 from elbowroom.keep.activations.passes import SMALL_BYTES, Pass
 from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
+from elbowroom.keep.activations.rehearsal import Rehearsal
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
 from elbowroom.keep.activations.schedule import Clock, is_due, is_metered, is_rare
-from elbowroom.keep.activations.shards import working_parameters
+from elbowroom.keep.activations.shards import Gradients, working_parameters
 from elbowroom.keep.activations.sites import Names, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.trees import tensors_in
@@ -96,8 +94,7 @@ class Activations:
         meter: int = 400,
         seed: int = 0,
     ) -> None:
-        check(model, tolerance, rule, refresh, meter, seed)
-        check_overhead(overhead)
+        check(model, tolerance, overhead, rule, refresh, meter, seed)
         check_optimizer(model, optimizer)
         self.model = model
         self.tolerance = float(tolerance)
@@ -115,9 +112,8 @@ class Activations:
         self._noise = Noise(None if optimizer is None else Moments(optimizer))
         self._step = 0
         self._tally = self._retried = Tally()
-        self._lap = Lap()
         self._events: list[str] = []
-        self._watched: dict[int, Any] = {}
+        self._gradients = Gradients(self._observe)
         self._correction = Correction(
             self.tolerance, self._tell, is_tight=self._rule is Rule.VARIANCE
         )
@@ -128,7 +124,17 @@ class Activations:
         self._undo: Callable[[], None] | None = None
         self._local = threading.local()
         self._seconds: dict[str, float] = {}
-        self._has_compiled = False
+        self._period = refresh if self._rule is Rule.VARIANCE and meter and tolerance else 0
+        start = functools.partial(self._start, None)
+        self._rehearsal = Rehearsal(
+            model,
+            self._noise,
+            self.tolerance,
+            self._trial,
+            start,
+            self._tell,
+            self._correction.readings,
+        )
         self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
         self._memory = memory_of(model) if memory is None else None
         self._pace = Pace(overhead if memory is None else None)
@@ -136,8 +142,8 @@ class Activations:
     @property
     def ledger(self) -> Ledger:
         """Of the last pass."""
-        found = self._tally.to_ledger(self._step, self._correction.readings, self._events)
-        return replace(found, overhead=self._pace.overhead, slowdown=self._pace.measured)
+        readings = self._correction.readings
+        return self._tally.to_ledger(self._step, readings, self._events, self._pace)
 
     @property
     def last_pass(self) -> Tally:
@@ -175,7 +181,12 @@ class Activations:
         What is computed after the model, such as the loss, is outside.
         """
         if self._undo is None:
-            self._undo = attend(self.model, self._enter_forward, self._exit_forward)
+            self._undo = attend(
+                self.model,
+                self._enter_forward,
+                self._exit_forward,
+                functools.partial(tell, self._local),
+            )
 
     def remove(self) -> None:
         """Undo `install`."""
@@ -195,7 +206,7 @@ class Activations:
             self._pace.pass_by().note_arguments(tensors_in((args, kwargs)))
         else:
             self._local.untouched.add(tensors_in((args, kwargs)))
-            self._local.regions().join(self.model)
+            self._local.regions().join(args, kwargs)
         if self._meter is not None:
             self._meter.note_call(args, kwargs)
         return Arguments.of(
@@ -211,11 +222,9 @@ class Activations:
         """Take every hook off the model; graphs that are alive can still run backward."""
         self._is_closed = True
         self.remove()
-        for handle in self._watched.values():
-            handle.remove()
-        self._watched = {}
-        if self._meter is not None:
-            self._meter.disarm()
+        self._gradients.remove()
+        self._disarm()
+        self._rehearsal.disarm()
         self._rest()
 
     def share_budget(self, limit_bytes: int, *, holds: bool) -> Budget | None:
@@ -245,18 +254,18 @@ class Activations:
                 self._memory.before_pass(self._tally.saved_bytes)
             self._step += 1
             self._pace.next_pass(self._tell)
-            if self._meter is not None:
-                self._meter.disarm()
-            if self._pace.is_aside and not self._has_compiled:
+            self._disarm()
+            if self._pace.is_aside and not self._rehearsal.has_compiled:
                 self._tally, self._local.untouched = Tally(), None
                 return self._pace.pass_by().open(self.model)
+            self._rehearsal.begin(self._step, 0 if self._budget else self._period)
             has_calmed = self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
             is_watched = is_due(self._step, self._refresh) or has_calmed
             self._clock.begin_pass(has_look=is_watched)
             if self._budget is not None:
                 self._budget.next_pass(self._seconds, is_watched=is_watched)
             if not self._policy.is_exact:
-                self._watch_parameters()
+                self._gradients.watch(self.model)
                 if is_watched:
                     observer = Observer(self._decide, working_parameters(self.model))
                 self._arm_meter(is_watched=is_watched)
@@ -264,7 +273,8 @@ class Activations:
 
     def _arm_meter(self, *, is_watched: bool) -> None:
         """Where it is its turn, or has none yet to find out how this model's batch is cut."""
-        every, meter = self._meter_every, self._meter
+        # It would make torch compile the model for parts of batches too.
+        every, meter = 0 if self._rehearsal.has_compiled else self._meter_every, self._meter
         is_turn = is_rare if self._clock.is_dear else is_metered
         is_wanted = every and (is_turn(self._step, every) or (meter and meter.is_pending))
         if not is_wanted:
@@ -289,13 +299,12 @@ class Activations:
         return part < 1 or nbytes <= left_bytes(self.model)
 
     def _retry(self, part: float) -> ExitStack:
-        """For the meter: what is encoded of a whole batch is encoded of a part of it too."""
+        # What is encoded of a whole batch is encoded of a part of it too.
         return self._start(None, int(SMALL_BYTES * part))
 
     def _start(self, observer: Observer | None, small_bytes: int = SMALL_BYTES) -> ExitStack:
         self._policy.step, self._policy.is_sampling = self._step, observer is not None
-        lap = Lap() if self._measuring else self._pace.start()
-        budget = self._budget
+        lap, budget = self._pace.start(is_trial=self._measuring), self._budget
         timeline = None if budget is None or self._measuring else budget.timeline
         tally = Tally(is_trial=self._measuring, timeline=timeline)
         if observer is not None:
@@ -315,7 +324,7 @@ class Activations:
         if self._measuring:
             self._retried = tally
         else:
-            self._tally, self._lap = now.tally, now.lap
+            self._tally = now.tally
             self._local.untouched = now.untouched
         modules = Modules(self.model, self._names, now)
         self._seconds = self._seconds | modules.seconds if self._measuring else modules.seconds
@@ -327,44 +336,36 @@ class Activations:
         modules.install()
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(now.pack, now.unpack))
         functions = stack.enter_context(Functions(now, modules))
-        regions = Regions(now, modules, functions, self._policy, self._note_compiled)
+        regions = Regions(
+            now, modules, functions, self._policy, self._disarm, self._rehearsal, self.model
+        )
         self._local.regions = weakref.ref(regions)
         stack.enter_context(regions.patched(self.model))
         stack.callback(regions.close)
         lap.begin_forward()
         return stack
 
-    def _note_compiled(self) -> None:
-        """The meter would make torch compile the model for parts of batches too."""
-        if not self._has_compiled:
-            self._has_compiled = True
-            self._meter_every = 0
-            if self._meter is not None:
-                self._meter.disarm()
-            self._tell("compiled parts are encoded within tight bounds, and the meter is off")
-
-    def _watch_parameters(self) -> None:
-        for parameter in working_parameters(self.model):
-            if parameter.requires_grad and id(parameter) not in self._watched:
-                hook = functools.partial(self._observe, parameter)
-                self._watched[id(parameter)] = parameter.register_hook(hook)
+    def _disarm(self) -> None:
+        if self._meter is not None:
+            self._meter.disarm()
 
     def _observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         if not self._measuring and not self._pace.is_aside:
-            start = now_s()
-            self._noise.observe(parameter, gradient, self._step)
-            self._lap.note_gradient(start)
+            with self._pace.gradient_read():
+                self._noise.observe(parameter, gradient, self._step)
+                self._rehearsal.observe(parameter, gradient)
 
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:
             return
         evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
         self._noise.mark()
-        for decision in decide(self._rule, evidence, self.tolerance, self._correction.trust):
+        # Compiled parts have their own share of it.
+        tolerance = self.tolerance * (1 - self._rehearsal.share)
+        for decision in decide(self._rule, evidence, tolerance, self._correction.trust):
             site = decision.site
             site.bound = decision.bound
             site.share, site.part_share = decision.share, decision.part_share
-        # What others may spend now is not left over should these be encoded again.
         self._pace.renew()
 
     @contextmanager

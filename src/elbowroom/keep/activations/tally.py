@@ -10,6 +10,7 @@ from elbowroom.keep.activations.needs import class_of
 
 if TYPE_CHECKING:
     from elbowroom.keep.activations.entries import Entry, Use
+    from elbowroom.keep.activations.pace import Pace
     from elbowroom.keep.activations.timeline import Timeline
 
 
@@ -18,7 +19,7 @@ class Tally:
 
     def __init__(self, *, is_trial: bool = False, timeline: "Timeline | None" = None) -> None:
         """A trial, on a part of a batch, says nothing about its sites."""
-        self._is_trial = is_trial
+        self.is_trial = is_trial
         self._timeline = timeline
         self.held_bytes = 0
         self.peak_bytes = 0
@@ -54,7 +55,9 @@ class Tally:
         """Bytes saved for each that is held."""
         return self.saved_bytes / max(1, self.kept_bytes)
 
-    def to_ledger(self, step: int, readings: list[Reading], events: list[str]) -> Ledger:
+    def to_ledger(
+        self, step: int, readings: list[Reading], events: list[str], pace: "Pace"
+    ) -> Ledger:
         """For people: this pass, what the meter has read so far, and what has happened."""
         return Ledger(
             step=step,
@@ -67,6 +70,8 @@ class Tally:
             rows=self.rows,
             readings=tuple(readings),
             events=tuple(events),
+            overhead=pace.overhead,
+            slowdown=pace.measured,
         )
 
     def so_far(self) -> tuple[int, int]:
@@ -102,7 +107,7 @@ class Tally:
             self._release, entry.site.name, entry.nbytes_plain, id(entry)
         )
         site = entry.site
-        if self._is_trial:
+        if self.is_trial:
             return
         if entry.payload.method == "encode":
             site.plain_bytes, site.coded_bytes = entry.nbytes_plain, entry.payload.nbytes
@@ -140,7 +145,7 @@ class Tally:
         if entry.row >= 0:
             self._restored_s[entry.row] = self._restored_s.get(entry.row, 0.0) + seconds
             self._rows = None
-        if entry.payload is not None and entry.payload.method == "encode" and not self._is_trial:
+        if entry.payload is not None and entry.payload.method == "encode" and not self.is_trial:
             entry.site.decode_s = seconds
         self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
 
