@@ -336,4 +336,4 @@ def test_parameters_that_get_their_shape_in_the_first_pass(
     run(model, x, y, None if is_installed else room)
     assert room.ledger.step == 2
     assert room.ledger.ratio >= 1
-    assert len(room._watched) == (0 if room.tolerance == 0 else len(plain))
+    assert len(room._gradients) == (0 if room.tolerance == 0 else len(plain))

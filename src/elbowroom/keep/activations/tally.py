@@ -18,7 +18,7 @@ class Tally:
 
     def __init__(self, *, is_trial: bool = False, timeline: "Timeline | None" = None) -> None:
         """A trial, on a part of a batch, says nothing about its sites."""
-        self._is_trial = is_trial
+        self.is_trial = is_trial
         self._timeline = timeline
         self.held_bytes = 0
         self.peak_bytes = 0
@@ -98,7 +98,7 @@ class Tally:
             self._release, entry.site.name, entry.nbytes_plain, id(entry)
         )
         site = entry.site
-        if self._is_trial:
+        if self.is_trial:
             return
         if entry.payload.method == "encode":
             site.plain_bytes, site.coded_bytes = entry.nbytes_plain, entry.payload.nbytes
@@ -136,7 +136,7 @@ class Tally:
         if entry.row >= 0:
             self._restored_s[entry.row] = self._restored_s.get(entry.row, 0.0) + seconds
             self._rows = None
-        if entry.payload is not None and entry.payload.method == "encode" and not self._is_trial:
+        if entry.payload is not None and entry.payload.method == "encode" and not self.is_trial:
             entry.site.decode_s = seconds
         self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
 
