@@ -95,6 +95,10 @@ class Derived:
             if entry.payload is not None and entry.payload.method == "keep":
                 # Not a copy: changed since, it would give other values.
                 entry.check_version()
+        return self.make()
+
+    def make(self) -> Tensor:
+        """The same, without asking whether sources are what they were."""
         found = self.derivation.apply().reshape(self.shape).contiguous()
         # Its own memory: what is masked has been through an operation.
         return found if self.signs is None else found.mul_(self.signs.restore())

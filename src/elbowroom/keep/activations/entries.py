@@ -2,7 +2,7 @@
 
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -213,6 +213,18 @@ class Entry:
         tensor = self.payload.restore()
         self.recent = weakref.ref(tensor)
         return tensor
+
+    def values_anew(self) -> Tensor:
+        """Made again from what is held, and from nothing that has been made before."""
+        self.recent = self.signs = None
+        for source in getattr(self.payload, "sources", ()):
+            source.values_anew()
+        return self.values()
+
+    def note_values(self, tensor: Tensor, kinds: Container[str]) -> None:
+        """A few, for what derives from the tensor to be compared with."""
+        if self.probe is None and tensor.numel() and any(use.kind in kinds for use in self.uses):
+            self.probe = values_at_places(tensor)
 
     def some_values(self) -> Tensor:
         """A few, as they were."""

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from elbowroom.codec.opaque import opaque
-from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
+from elbowroom.keep.activations.aliases import Aliases
+from elbowroom.keep.activations.bands import Banded, limits_of
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.derive import SOURCES, derive
+from elbowroom.keep.activations.derive import SOURCES, Derived, derive
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
     Entry,
@@ -28,8 +29,8 @@ from elbowroom.keep.activations.entries import (
     Record,
     Use,
     identity_of,
-    values_at_places,
 )
+from elbowroom.keep.activations.faults import Faults, is_ours
 from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
 from elbowroom.keep.activations.memory import Memory
 from elbowroom.keep.activations.needs import (
@@ -43,23 +44,24 @@ from elbowroom.keep.activations.needs import (
     receiver_of,
     slots_of,
 )
+from elbowroom.keep.activations.partials import part_of
 from elbowroom.keep.activations.payloads import (
-    Aliased,
     Coded,
-    Nothing,
     Payload,
     Raw,
+    Spent,
     dense_form,
     offload,
 )
 from elbowroom.keep.activations.policy import Policy, husk
+from elbowroom.keep.activations.proofs import form_of, is_made
 from elbowroom.keep.activations.readers import Readers
 from elbowroom.keep.activations.rerun import RERUN, rerun
 from elbowroom.keep.activations.returns import Returns
-from elbowroom.keep.activations.sites import Calls, Form, Sites
+from elbowroom.keep.activations.sites import Calls, Form, Site, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.untouched import Untouched, is_plain
-from elbowroom.keep.activations.windows import pack_windows, windows_of
+from elbowroom.keep.activations.windows import windows_of
 
 SMALL_BYTES = 16384
 
@@ -91,7 +93,9 @@ class Pass:
         small_bytes: int = SMALL_BYTES,
         budget: Budget | None = None,
         memory: Memory | None = None,
+        faults: Faults | None = None,
     ) -> None:
+        self.faults = faults or Faults()
         self.calls = Calls(sites)
         self.records: dict[int, Record] = {}
         self.pending: list[Entry] = []
@@ -102,11 +106,11 @@ class Pass:
         self._small_bytes = small_bytes
         self._late: deque[tuple[int, Entry]] = deque()
         self._table: weakref.WeakValueDictionary[Identity, Entry] = weakref.WeakValueDictionary()
-        self._regions: dict[tuple[int, int], weakref.ref[Entry]] = {}
+        self._aliases = Aliases(policy)
         self._local = threading.local()
         self._lock = threading.RLock()
         self._readers, self._settled = Readers(), 0
-        self._returns = Returns(is_exact=policy.is_exact)
+        self._returns = Returns(self.faults, is_exact=policy.is_exact)
 
     @property
     def goes_in_pieces(self) -> bool:
@@ -120,8 +124,9 @@ class Pass:
             self.settle(())
         self._settle_late(0)
         self._table.clear()
-        self._regions.clear()
-        self.tally.close()
+        self._aliases.clear()
+        with self.faults.around("the ledger misses a pass, since adding it up"):
+            self.tally.close()
 
     # On the way in.
 
@@ -129,7 +134,13 @@ class Pass:
     def pack(self, tensor: Tensor) -> Entry:
         """Autograd's hook for a tensor that an operation saves."""
         with torch._C.DisableTorchFunction():
-            return self._pack(tensor)
+            try:
+                return self._pack(tensor)
+            except Exception as error:
+                self.faults.note("a saved tensor was kept as it is, since taking it", error)
+            entry = Entry(tensor, Site(("", "save", 0, 0), 0), is_plain=False)
+            entry.keep_as_it_is(owned=False)
+            return entry
 
     def _pack(self, tensor: Tensor) -> Entry:
         if not is_plain(tensor):
@@ -157,6 +168,16 @@ class Pass:
     def settle(self, outputs: Iterable[Any], eps: float | None = None) -> None:
         """The operation has returned: find out who saved what, and act on it."""
         pending, self.pending = self.pending, []
+        try:
+            self._settle(pending, outputs, eps)
+        except Exception as error:
+            for entry in pending:
+                self._keep(entry)
+            self.faults.note(
+                "saved tensors were kept as they are, since asking who reads them", error
+            )
+
+    def _settle(self, pending: list[Entry], outputs: Iterable[Any], eps: float | None) -> None:
         known = [(entry, len(entry.uses)) for entry in pending]
         reader = _HIDDEN if _ON_PART in self._note_nodes(outputs, eps) else UNKNOWN
         for entry, count in known:
@@ -167,10 +188,10 @@ class Pass:
                 continue
             if entry.is_near and self._will_do(entry):
                 # Encoded or derived already.
-                _note_values(entry, entry.raw)
+                entry.note_values(entry.raw, SOURCES)
                 entry.raw = entry.producer = None
             elif entry.needs & {Need.VALUES, Need.EXACT, Need.WINDOW}:
-                self._act(entry, entry.raw)
+                self._try_to_act(entry, entry.raw)
             else:
                 self._late.append((self._settled, entry))
         self._settle_late(_LITTLE_PATIENCE if self.goes_in_pieces else _PATIENCE)
@@ -187,7 +208,23 @@ class Pass:
         while self._late and self._late[0][0] + patience <= self._settled:
             entry = self._late.popleft()[1]
             if entry.raw is not None:
-                self._act(entry, entry.raw)
+                self._try_to_act(entry, entry.raw)
+
+    def _try_to_act(self, entry: Entry, tensor: Tensor) -> None:
+        try:
+            self._act(entry, tensor)
+        except Exception as error:
+            self._keep(entry)
+            self.faults.note("a saved tensor was kept as it is, since encoding it", error)
+
+    def _keep(self, entry: Entry) -> None:
+        """Hold the tensor itself, whatever has been begun with it."""
+        if entry.raw is None:
+            return
+        if entry.on_release is not None and entry.payload is not None:
+            entry.on_release(entry.payload.nbytes)
+        entry.on_release, entry.bound = None, 0.0
+        entry.keep_as_it_is(owned=True)
 
     def pass_over(self, outputs: Iterable[Any]) -> None:
         """Somebody else's hooks hold what this operation saved: its nodes are left alone."""
@@ -270,7 +307,7 @@ class Pass:
         if entry.payload is None:
             entry.keep_as_it_is(owned=True)
         else:
-            _note_values(entry, tensor)
+            entry.note_values(tensor, SOURCES)
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
@@ -287,11 +324,14 @@ class Pass:
 
     def _choose(self, entry: Entry, tensor: Tensor, form: Form) -> Payload | None:
         needs = entry.needs
+        if UNKNOWN in entry.uses and not _is_dense(tensor):
+            # Decoded it has no gaps, and nobody knows who asks for strides.
+            return None
         has_errors = tensor.is_floating_point() or tensor.is_complex()
         if (Need.EXACT in needs and has_errors) or {Need.BANDS, Need.VALUES} <= needs:
             return None
         if not needs & {Need.VALUES, Need.EXACT}:
-            return self._partial(entry, tensor, needs)
+            return part_of(entry, tensor)
         again = None if form is Form.KEEP else rerun(entry, self.records)
         if again is not None:
             return again
@@ -301,10 +341,10 @@ class Pass:
             # What a mask leaves out needs memory beside its source while backward is there.
             masked = not (self._policy.is_local or self.goes_in_pieces)
             derived = derive(tensor, producer, self.records, exact=exact, masked=masked)
-            if derived is not None:
+            if derived is not None and self._is_proven(entry, tensor, derived):
                 derived.link(entry.uses)
                 return derived
-            alias = self._alias(entry, tensor)
+            alias = self._aliases.find(entry, tensor)
             if alias is not None:
                 return alias
         if tensor.is_floating_point() and entry.producer is None:
@@ -316,43 +356,13 @@ class Pass:
             return coded
         return replace(coded, sides=pack_sign(dense_form(tensor)[0]))
 
-    def _partial(self, entry: Entry, tensor: Tensor, needs: set[Need]) -> Payload | None:
-        if needs == {Need.NOTHING}:
-            return Nothing(entry.shape, tensor.stride(), entry.dtype, entry.device)
-        if Need.WINDOW in needs:
-            windows = entry.windows
-            return None if windows is None else pack_windows(tensor, windows)
-        if Need.BANDS in needs:
-            # One set of limits serves one reader.
-            readers = sum(need_of(use.kind, use.slot) is not Need.NOTHING for use in entry.uses)
-            if entry.bands is None or readers > 1:
-                return None
-            return pack_bands(tensor, entry.bands, entry.site.like)
-        return pack_sign(tensor) if tensor.is_floating_point() else None
-
-    def _alias(self, entry: Entry, tensor: Tensor) -> Aliased | None:
-        """Another view of a region that is held already: the same bytes under other strides."""
-        if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
-            return None
-        region = (tensor.untyped_storage()._cdata, int(tensor.storage_offset()))
-        held = self._regions.get(region)
-        source = None if held is None else held()
-        if (
-            source is not None
-            and source is not entry
-            and source.is_alive
-            and source.version == entry.version
-            and source.dtype == entry.dtype
-            and source.nbytes_plain == entry.nbytes_plain
-            and source.has_values
-            and source.payload is not None
-            and source.payload.method in ("encode", "keep", "offload")
-            and (not source.is_near or self._policy.may_err(entry))
-        ):
-            source.uses.extend(entry.uses)
-            return Aliased(source, entry.shape, tensor.stride())
-        self._regions[region] = weakref.ref(entry)
-        return None
+    def _is_proven(self, entry: Entry, tensor: Tensor, derived: Derived) -> bool:
+        """Once for each place and form, made in forward: what fails there fails nowhere else."""
+        form = form_of(derived)
+        if form not in entry.site.proven:
+            with self.faults.around("a saved tensor was kept, since making it from others"):
+                entry.site.proven[form] = is_made(tensor, derived, exact=self._policy.is_exact)
+        return entry.site.proven.setdefault(form, False)
 
     # On the way out.
 
@@ -364,6 +374,19 @@ class Pass:
             probed.append(entry)
             return torch.empty(0)
         entry.check_version()
+        try:
+            return self._unpack(entry)
+        except Exception as error:
+            if not is_ours(error) or isinstance(entry.payload, Spent):
+                raise
+            failed = error.with_traceback(None)
+        # Whatever has been tried: decoded once more, for reading only.
+        with self._lock:
+            found = entry.values_anew()
+        self.faults.note("a saved tensor was made again plainly, since handing it back", failed)
+        return found
+
+    def _unpack(self, entry: Entry) -> Tensor:
         self.tally.read(entry)
         if isinstance(entry.payload, Raw) and not self.goes_in_pieces:
             self._readers.come()
@@ -381,7 +404,5 @@ class Pass:
         return tensor
 
 
-def _note_values(entry: Entry, tensor: Tensor) -> None:
-    """A few, for what derives from the tensor to be compared with."""
-    if entry.probe is None and tensor.numel() and any(use.kind in SOURCES for use in entry.uses):
-        entry.probe = values_at_places(tensor)
+def _is_dense(tensor: Tensor) -> bool:
+    return torch.ops.aten.is_non_overlapping_and_dense(tensor)

@@ -18,6 +18,7 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
 from elbowroom.keep.activations.compiled import Regions, attend
+from elbowroom.keep.activations.faults import Faults
 from elbowroom.keep.activations.hooks import is_recomputed
 from elbowroom.keep.activations.ledger import Ledger, Reading
 from elbowroom.keep.activations.memory import memory_of
@@ -34,7 +35,7 @@ from elbowroom.keep.activations.sites import Names, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.trees import tensors_in
 from elbowroom.keep.activations.untouched import Untouched
-from elbowroom.keep.activations.watch import Arguments, Functions, Modules
+from elbowroom.keep.activations.watch import Arguments, Functions, Modules, abandon
 from elbowroom.sizes import parse_bytes
 
 _log = logging.getLogger("elbowroom")
@@ -110,6 +111,7 @@ class Activations:
         self._tally = Tally()
         self._readings: list[Reading] = []
         self._events: list[str] = []
+        self._faults = Faults()
         self._watched: dict[int, Any] = {}
         self._meter: Meter | None = None
         self._measuring = False
@@ -135,7 +137,7 @@ class Activations:
             decode_s=tally.decode_s,
             rows=tally.rows,
             readings=tuple(self._readings),
-            events=tuple(self._events),
+            events=(*self._events, *self._faults.events),
         )
 
     @property
@@ -146,12 +148,18 @@ class Activations:
     @opaque
     def __enter__(self) -> "Activations":
         frames = self._frames()
-        frames.append(ExitStack() if frames or is_recomputed() else self._open())
+        stack = ExitStack()
+        if not (frames or is_recomputed()):
+            with self._faults.around("a pass was left alone, since beginning it"):
+                stack = self._open()
+        frames.append(stack)
         return self
 
     @opaque
     def __exit__(self, *ending: Any) -> None:
-        self._frames().pop().__exit__(*ending)
+        stack = self._frames().pop()
+        with self._faults.around("a pass has no end in the ledger, since ending it"):
+            stack.__exit__(*ending)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """As a decorator: every call of the function is a pass."""
@@ -190,7 +198,7 @@ class Activations:
         if self._meter is not None:
             self._meter.note_call(args, kwargs)
         return Arguments.of(
-            args, functools.partial(_abandon, frames, frames[0], get_ident())
+            args, functools.partial(abandon, frames, frames[0], get_ident())
         ), kwargs
 
     @opaque
@@ -235,7 +243,8 @@ class Activations:
             if not self._policy.is_exact:
                 self._watch_parameters()
                 if is_watched:
-                    observer = Observer(self._decide)
+                    what = "bounds are what they were, since deciding on them"
+                    observer = Observer(self._faults.guarded(what, self._decide))
                 # Of the first gradients no variance is known.
                 if self._step > 2 and self._meter_every and is_due(self._step, self._meter_every):
                     # Where memory is short, no more runs plainly than what is held now.
@@ -256,9 +265,9 @@ class Activations:
 
     def _retry(self, part: float) -> ExitStack:
         """For the meter: what is encoded of a whole batch is encoded of a part of it too."""
-        return self._start(None, int(SMALL_BYTES * part))
+        return self._start(None, part)
 
-    def _start(self, observer: Observer | None, small_bytes: int = SMALL_BYTES) -> ExitStack:
+    def _start(self, observer: Observer | None, part: float = 1.0) -> ExitStack:
         self._policy.step, self._policy.is_sampling = self._step, observer is not None
         budget = self._budget
         timeline = None if budget is None or self._measuring else budget.timeline
@@ -271,16 +280,22 @@ class Activations:
             Untouched(self.model),
             None if observer is None else observer.listen,
             tally,
-            small_bytes,
+            int(SMALL_BYTES * part),
             budget,
             self._memory,
+            self._faults,
         )
         if not self._measuring:
             self._tally = now.tally
             self._local.untouched = now.untouched
+        with ExitStack() as stack:
+            self._watch(stack, now)
+            return stack.pop_all()
+
+    def _watch(self, stack: ExitStack, now: Pass) -> None:
+        """Have torch tell the pass what runs, until the stack is closed."""
         modules = Modules(self.model, self._names, now)
         self._seconds = self._seconds | modules.seconds if self._measuring else modules.seconds
-        stack = ExitStack()
         if self._budget is not None:
             stack.enter_context(recomputed(self._budget.modules))
         stack.callback(now.finish)
@@ -292,7 +307,6 @@ class Activations:
         self._local.regions = weakref.ref(regions)
         stack.enter_context(regions.patched(self.model))
         stack.callback(regions.close)
-        return stack
 
     def _note_compiled(self) -> None:
         """The meter would make torch compile the model for parts of batches too."""
@@ -311,7 +325,8 @@ class Activations:
 
     def _observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         if not self._measuring:
-            self._noise.observe(parameter, gradient, self._step)
+            with self._faults.around("a gradient was not noted, since reading it"):
+                self._noise.observe(parameter, gradient, self._step)
 
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:
@@ -391,10 +406,3 @@ class Activations:
     def _tell(self, event: str) -> None:
         self._events.append(f"step {self._step}: {event}")
         _log.info(event)
-
-
-def _abandon(frames: list[ExitStack], frame: ExitStack, thread: int) -> None:
-    """An interrupted call is over, and torch has called no hook for it."""
-    if frame in frames and thread == get_ident():
-        while frames:
-            frames.pop().close()

@@ -1,8 +1,9 @@
 """Places in a model that save tensors: the same place from step to step."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -59,6 +60,9 @@ class Site:
 
     sample: Tensor | None = None
     """Some values of the last refresh."""
+
+    proven: dict[Any, bool] = field(default_factory=dict[Any, bool])
+    """By form: whether what its tensor was said to follow from has really made it."""
 
     def densely(self) -> tuple[float, float] | None:
         """A bound, and the bits that the last tensor takes there in the small codec."""

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -38,21 +38,30 @@ class Functions(TorchFunctionMode):
             now.settle(())
         if not are_on_top(now.pack):
             out = func(*args, **(kwargs or {}))
-            now.pass_over(tensors_in(out))
+            with now.faults.around("results of another's hooks were not told apart, since looking"):
+                now.pass_over(tensors_in(out))
             return out
         now.calls.start(self._modules.current, getattr(func, "__name__", "function"))
-        substitute = SUBSTITUTES.get(func)
-        out = None if substitute is None else substitute(*args, **(kwargs or {}))
+        substitute, out = SUBSTITUTES.get(func), None
+        if substitute is not None:
+            what = "a loss was left to torch, since computing it piece by piece"
+            out = now.faults.attempt(
+                what,
+                lambda: substitute(*args, **(kwargs or {})),
+                lambda: func(*args, **(kwargs or {})),
+            )
         if out is None:
             with self._around(func):
                 out = func(*args, **(kwargs or {}))
         if now.pending or (now.listener is not None and isinstance(out, Tensor)):
-            now.settle(tensors_in(out), _eps_of(args, kwargs))
+            what = "saved tensors were kept as they are, since looking through results"
+            outputs = now.faults.attempt(what, lambda: tensors_in(out), list[Tensor])
+            now.settle(outputs, _eps_of(args, kwargs))
         return out
 
     def _around(self, func: Any) -> AbstractContextManager[Any]:
         is_one = self._now.goes_in_pieces and is_convolution(func)
-        return InPieces() if is_one else nullcontext()
+        return InPieces(self._now.faults) if is_one else nullcontext()
 
 
 def _eps_of(args: Any, kwargs: Any) -> float | None:
@@ -148,7 +157,8 @@ class Modules:
     @opaque
     def _enter_model(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if threading.get_ident() == self._thread and self._handles:
-            self._now.untouched.add(tensors_in((args, kwargs)))
+            with self._now.faults.around("inputs of the model were not told apart, since asking"):
+                self._now.untouched.add(tensors_in((args, kwargs)))
 
     @opaque
     def _enter(self, module: nn.Module, args: Any) -> None:
@@ -171,3 +181,10 @@ class Modules:
 def _take_off(handles: list[Any]) -> None:
     while handles:
         handles.pop().remove()
+
+
+def abandon(frames: list[ExitStack], frame: ExitStack, thread: int) -> None:
+    """An interrupted call is over, and torch has called no hook for it."""
+    if frame in frames and thread == threading.get_ident():
+        while frames:
+            frames.pop().close()
