@@ -253,6 +253,6 @@ def norm_of_channels(make: Maker) -> Run:
 def unpooled(make: Maker) -> Run:
     def run(x: Tensor) -> Tensor:
         y, index = functional.max_pool2d(x, 2, return_indices=True)
-        return functional.max_unpool2d(y, index, 2, output_size=x.shape[2:]) + x
+        return functional.max_unpool2d(y, index, [2, 2], output_size=x.shape[2:]) + x
 
     return run

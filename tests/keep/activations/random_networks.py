@@ -73,7 +73,7 @@ class Network(nn.Module):
         self.parts = nn.ModuleList()
         self.plan = plan
         self.rounding: torch.Generator | None = None
-        """Of errors that are added to what each step hands on, as large as a room's first bounds."""
+        """Of errors added to what each step hands on, as large as a room's first bounds."""
 
         shape = SHAPES[plan.axes]
         features = shape[1] if plan.axes == 4 else shape[-1]
@@ -88,8 +88,8 @@ class Network(nn.Module):
             if x.dim() not in axes:
                 continue
             make.shape, make.number, count = tuple(x.shape), number, len(self.parts)
+            run, found = build(make), x
             try:
-                run = build(make)
                 found = run(x)
                 usual = found.dim() in (2, 3, 4) and found.dtype == torch.float32
                 fits = 256 <= found.numel() <= 20000 and min(found.shape) > 3

@@ -38,7 +38,7 @@ class Maker:
     @property
     def width(self) -> int:
         """Features or channels."""
-        return self.shape[-1] if len(self.shape) < 4 else self.shape[1]
+        return self.shape[self.axis]
 
     @property
     def axis(self) -> int:

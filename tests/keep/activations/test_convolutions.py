@@ -45,7 +45,7 @@ def test_backward_goes_through_the_batch(how: Any, stand_in: Any, monkeypatch: A
         if held.shape != x.shape:
             return held
         lent.append(held.clone())
-        return stand_in.over(lent[-1])
+        return stand_in.over(lent[-1], lent[-1].clone, Faults())
 
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), unpack):
         y = layer(x)
@@ -208,7 +208,7 @@ step(1, room)
 trim_heap()
 gauge = Process()
 base = gauge.now()
-for number in range(7):
+for number in range(4):
     gauge.reset()
     step(32, room)
 print(gauge.peak() - base, room.ledger.saved_bytes)

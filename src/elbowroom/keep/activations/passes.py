@@ -21,12 +21,13 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.aliases import Aliases
 from elbowroom.keep.activations.bands import Banded, limits_of
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.derive import SOURCES, Derived, derive
+from elbowroom.keep.activations.derive import SOURCES, derive
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
     Entry,
     Identity,
     Record,
+    Records,
     Use,
     identity_of,
 )
@@ -54,7 +55,7 @@ from elbowroom.keep.activations.payloads import (
     offload,
 )
 from elbowroom.keep.activations.policy import Policy, husk
-from elbowroom.keep.activations.proofs import form_of, is_made
+from elbowroom.keep.activations.proofs import is_proven
 from elbowroom.keep.activations.readers import Readers
 from elbowroom.keep.activations.rerun import RERUN, rerun
 from elbowroom.keep.activations.returns import Returns
@@ -97,7 +98,7 @@ class Pass:
     ) -> None:
         self.faults = faults or Faults()
         self.calls = Calls(sites)
-        self.records: dict[int, Record] = {}
+        self.records = Records()
         self.pending: list[Entry] = []
         self.tally = tally
         self._first = next_number()
@@ -157,6 +158,7 @@ class Pass:
             return known
         entry = Entry(tensor, self.calls.site())
         self._table[identity] = entry
+        self.records.note_entry(entry, tensor.output_nr)
         if self.untouched.holds(tensor, identity[0]):
             entry.keep_as_it_is(owned=False)
         elif entry.nbytes_plain < self._small_bytes:
@@ -324,24 +326,25 @@ class Pass:
 
     def _choose(self, entry: Entry, tensor: Tensor, form: Form) -> Payload | None:
         needs = entry.needs
-        if UNKNOWN in entry.uses and not _is_dense(tensor):
+        if UNKNOWN in entry.uses and not torch.ops.aten.is_non_overlapping_and_dense(tensor):
             # Decoded it has no gaps, and nobody knows who asks for strides.
             return None
         has_errors = tensor.is_floating_point() or tensor.is_complex()
-        if (Need.EXACT in needs and has_errors) or {Need.BANDS, Need.VALUES} <= needs:
+        exact = self._policy.is_exact
+        is_kept = (Need.EXACT in needs and has_errors) or {Need.BANDS, Need.VALUES} <= needs
+        if is_kept and not exact:
             return None
         if not needs & {Need.VALUES, Need.EXACT}:
             return part_of(entry, tensor)
         again = None if form is Form.KEEP else rerun(entry, self.records)
         if again is not None:
             return again
-        exact = self._policy.is_exact
-        producer = entry.producer if entry.is_as_made else None
+        producer = entry.producer if self.records.is_as_made(entry) else None
         if exact or not entry.has_step:
             # What a mask leaves out needs memory beside its source while backward is there.
             masked = not (self._policy.is_local or self.goes_in_pieces)
             derived = derive(tensor, producer, self.records, exact=exact, masked=masked)
-            if derived is not None and self._is_proven(entry, tensor, derived):
+            if derived is not None and is_proven(entry, tensor, derived, self._policy, self.faults):
                 derived.link(entry.uses)
                 return derived
             alias = self._aliases.find(entry, tensor)
@@ -355,14 +358,6 @@ class Pass:
         if coded is None or entry.bound == 0 or not entry.has_step:
             return coded
         return replace(coded, sides=pack_sign(dense_form(tensor)[0]))
-
-    def _is_proven(self, entry: Entry, tensor: Tensor, derived: Derived) -> bool:
-        """Once for each place and form, made in forward: what fails there fails nowhere else."""
-        form = form_of(derived)
-        if form not in entry.site.proven:
-            with self.faults.around("a saved tensor was kept, since making it from others"):
-                entry.site.proven[form] = is_made(tensor, derived, exact=self._policy.is_exact)
-        return entry.site.proven.setdefault(form, False)
 
     # On the way out.
 
@@ -402,7 +397,3 @@ class Pass:
         if self._memory is not None:
             self._memory.within_pass(entry.nbytes_plain)
         return tensor
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    return torch.ops.aten.is_non_overlapping_and_dense(tensor)

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from elbowroom.keep.activations.entries import values_at_places
+from elbowroom.keep.activations.entries import coordinates_of, values_at_places
+from elbowroom.keep.activations.faults import Faults
 
 if TYPE_CHECKING:
-    from elbowroom.keep.activations.derive import Derivation, Derived
+    from elbowroom.keep.activations.derive import Derived
+    from elbowroom.keep.activations.entries import Entry
+    from elbowroom.keep.activations.operators.record import Derivation
+    from elbowroom.keep.activations.policy import Policy
 
 
 def fits(tensor: Tensor, derivation: "Derivation", exact: bool) -> bool:
@@ -28,10 +32,31 @@ def is_as_expected(tensor: Tensor, derivation: "Derivation") -> bool:
         return True
     rough = 1e-3 if tensor.dtype in (torch.float32, torch.float64) else 0.05
     places = derivation.places
-    found = values_at_places(tensor) if places is None else tensor.view(-1)[places()]
+    found = values_at_places(tensor) if places is None else _taken(tensor, places())
     wide = torch.promote_types(tensor.dtype, torch.float32)
     found, expected = found.to(wide), derivation.some().to(wide)
     return torch.allclose(found, expected, rough, rough, equal_nan=True)
+
+
+def _taken(tensor: Tensor, places: Tensor) -> Tensor:
+    """Values at places in row-major order."""
+    return tensor[coordinates_of(places, tuple(tensor.shape))]
+
+
+def is_proven(
+    entry: "Entry", tensor: Tensor, derived: "Derived", policy: "Policy", faults: Faults
+) -> bool:
+    """Once for each place and form, made in forward: what fails there fails nowhere else.
+
+    Where errors must not travel, only some readers may get those of the sources.
+    """
+    if any(source.is_near for source in derived.sources) and not policy.may_err(entry):
+        return False
+    proven, form = entry.site.proven, form_of(derived)
+    if form not in proven:
+        with faults.around("a saved tensor was kept as it is, since making it from others"):
+            proven[form] = is_made(tensor, derived, exact=policy.is_exact)
+    return proven.setdefault(form, False)
 
 
 def form_of(derived: "Derived") -> Any:
@@ -46,7 +71,7 @@ def is_made(tensor: Tensor, derived: "Derived", *, exact: bool) -> bool:
     """Whether the tensor comes out: the same bits, or as near as errors leave it."""
     with torch.no_grad(), torch.autocast(tensor.device.type, enabled=False):
         found = derived.make()
-    if (found.shape, found.stride(), found.dtype) != (tensor.shape, tensor.stride(), tensor.dtype):
+    if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
         return False
     if exact:
         # Not a number is not equal to itself.

@@ -2,12 +2,10 @@
 
 import functools
 import logging
-import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from statistics import median
 from threading import get_ident
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -18,18 +16,21 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
 from elbowroom.keep.activations.compiled import Regions, attend
+from elbowroom.keep.activations.correction import Correction
 from elbowroom.keep.activations.faults import Faults
+from elbowroom.keep.activations.gauge import left_bytes
 from elbowroom.keep.activations.hooks import is_recomputed
-from elbowroom.keep.activations.ledger import Ledger, Reading
+from elbowroom.keep.activations.ledger import Ledger
 from elbowroom.keep.activations.memory import memory_of
-from elbowroom.keep.activations.meter import Meter
+from elbowroom.keep.activations.meter import Measured, Meter
 from elbowroom.keep.activations.moments import Moments
 from elbowroom.keep.activations.noise import Noise
-from elbowroom.keep.activations.observer import Observer, is_due
+from elbowroom.keep.activations.observer import Observer
 from elbowroom.keep.activations.passes import SMALL_BYTES, Pass
 from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
+from elbowroom.keep.activations.schedule import is_due, is_metered, is_rare
 from elbowroom.keep.activations.shards import working_parameters
 from elbowroom.keep.activations.sites import Names, Sites
 from elbowroom.keep.activations.tally import Tally
@@ -105,14 +106,14 @@ class Activations:
         self._sites = Sites()
         self._names = Names(model)
         self._noise = Noise(None if optimizer is None else Moments(optimizer))
-        self._trust = 1.0
-        self._ratios: list[float] = []
         self._step = 0
-        self._tally = Tally()
-        self._readings: list[Reading] = []
+        self._tally = self._retried = Tally()
         self._events: list[str] = []
         self._faults = Faults()
         self._watched: dict[int, Any] = {}
+        self._correction = Correction(
+            self.tolerance, self._tell, is_tight=self._rule is Rule.VARIANCE
+        )
         self._meter: Meter | None = None
         self._measuring = False
         self._is_closed = False
@@ -126,19 +127,13 @@ class Activations:
     @property
     def ledger(self) -> Ledger:
         """Of the last pass."""
-        tally = self._tally
-        return Ledger(
-            step=self._step,
-            saved_bytes=tally.saved_bytes,
-            kept_bytes=tally.kept_bytes,
-            peak_bytes=tally.peak_bytes,
-            gradient_error=tally.gradient_error,
-            encode_s=tally.encode_s,
-            decode_s=tally.decode_s,
-            rows=tally.rows,
-            readings=tuple(self._readings),
-            events=(*self._events, *self._faults.events),
-        )
+        events = [*self._events, *self._faults.events]
+        return self._tally.to_ledger(self._step, self._correction.readings, events)
+
+    @property
+    def last_pass(self) -> Tally:
+        """What is counted of the last pass, while it lives and after."""
+        return self._tally
 
     @property
     def moments(self) -> tuple[tuple[float, str, int, int], ...]:
@@ -215,6 +210,17 @@ class Activations:
         self._watched = {}
         if self._meter is not None:
             self._meter.disarm()
+        self._rest()
+
+    def share_budget(self, limit_bytes: int, *, holds: bool) -> Budget | None:
+        """Of rooms that share a process's budget one has to meet it; the others only encode."""
+        self._policy.first = BOLD
+        self._rest()
+        self._budget = Budget(self.model, limit_bytes, self._tell) if holds else None
+        self._memory = None if holds else memory_of(self.model)
+        return self._budget
+
+    def _rest(self) -> None:
         for each in (self._budget, self._memory):
             if each is not None:
                 each.rest()
@@ -245,23 +251,33 @@ class Activations:
                 if is_watched:
                     what = "bounds are what they were, since deciding on them"
                     observer = Observer(self._faults.guarded(what, self._decide))
-                # Of the first gradients no variance is known.
-                if self._step > 2 and self._meter_every and is_due(self._step, self._meter_every):
-                    # Where memory is short, no more runs plainly than what is held now.
-                    share = 1.0 if self._budget is None else 1 / max(1.0, self._tally.ratio)
-                    self._meter = Meter(
-                        self.model, self._trial, self._retry, self._report, share, self._fits
-                    )
-                    self._meter.arm()
+                self._arm_meter(is_watched=is_watched)
         return self._start(observer)
 
+    def _arm_meter(self, *, is_watched: bool) -> None:
+        """Where it is its turn, or has none yet to find out how this model's batch is cut."""
+        every, meter = self._meter_every, self._meter
+        is_wanted = every and (is_metered(self._step, every) or (meter and meter.is_pending))
+        if not is_wanted:
+            return
+        if meter is None:
+            meter = self._meter = Meter(
+                self.model, self._trial, self._retry, self._report, self._fits, self._tell
+            )
+        if is_watched and min(self._refresh, every) > 1:
+            # One look at a time.
+            meter.is_pending = True
+        else:
+            meter.arm(may_be_whole=self._budget is None and is_rare(self._step, every))
+
     def _fits(self, part: float) -> bool:
-        """Whether a part of the batch can run plainly within the budget, with its gradients."""
-        if self._budget is None:
-            return True
+        """Whether a part of the batch can run plainly, with its gradients, in the memory left."""
         saved_bytes = self._tally.saved_bytes
         weights_bytes = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        return self._budget.lend(int(1.5 * part * saved_bytes) + 2 * weights_bytes)
+        nbytes = int(1.5 * part * saved_bytes) + weights_bytes
+        if self._budget is not None:
+            return self._budget.lend(nbytes + weights_bytes)
+        return part < 1 or nbytes <= left_bytes(self.model)
 
     def _retry(self, part: float) -> ExitStack:
         """For the meter: what is encoded of a whole batch is encoded of a part of it too."""
@@ -285,7 +301,9 @@ class Activations:
             self._memory,
             self._faults,
         )
-        if not self._measuring:
+        if self._measuring:
+            self._retried = tally
+        else:
             self._tally = now.tally
             self._local.untouched = now.untouched
         with ExitStack() as stack:
@@ -333,7 +351,7 @@ class Activations:
             return
         evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
         self._noise.mark()
-        for decision in decide(self._rule, evidence, self.tolerance, self._trust):
+        for decision in decide(self._rule, evidence, self.tolerance, self._correction.trust):
             site = decision.site
             site.bound = decision.bound
             site.share, site.part_share = decision.share, decision.part_share
@@ -357,51 +375,12 @@ class Activations:
             if self._budget is not None:
                 self._budget.take_back()
 
-    def _report(self, error: float, part: float) -> None:
-        """The meter has measured: the squared error of the gradient of a part of the batch.
-
-        The part is that of the squared gradients of the outputs.
-        """
+    def _report(self, measured: Measured) -> None:
+        """The meter has measured a part of the batch."""
         variance = sum(self._noise.variance(p) or 0.0 for p in self.model.parameters())
-        # Bounds may have been renewed at the end of this very pass.
-        names = {row.name for row in self._tally.rows if row.bound > 0}
-        sites = [site for site in self._sites if site.name in names and site.bound is not None]
-        predicted, of_part = sum(s.share for s in sites), sum(s.part_share for s in sites)
-        if not (min(variance, predicted, of_part) > 0 and 0 < error < math.inf):
-            return
-        # Normalised over a part of the batch, errors are other ones: this is what it tells of all.
-        measured = error / (variance * part) * (predicted / of_part if part < 1 else 1.0)
-        self._readings.append(Reading(step=self._step, predicted=predicted, measured=measured))
-        is_above = self._rule is Rule.VARIANCE and measured > self.tolerance
-        self._ratios = [*self._ratios[-4:], measured * self._trust / predicted]
-        # A part of one batch is a sample, now without what is rare and large, now with it: several
-        # have to agree before the closed forms are corrected; an error above the tolerance is
-        # believed by half.
-        trust = median([1.0, 1.0, *self._ratios])
-        if is_above:
-            trust = max(trust, (trust * self._ratios[-1]) ** 0.5)
-        trust = min(64.0, max(0.5, trust))
-        for site in sites:
-            site.share *= trust / self._trust
-            site.part_share *= trust / self._trust
-        self._trust = trust
-        if is_above:
-            self._tighten(measured)
-
-    def _tighten(self, measured: float) -> None:
-        share = self.tolerance / measured
-        for site in self._sites:
-            if site.bound is not None:
-                site.bound *= share**0.5
-                site.share *= share
-                site.part_share *= share
-        event = (
-            f"step {self._step}: the gradient's error was {measured:.3g} of its variance, above "
-            f"the tolerance of {self.tolerance:.3g}: bounds are now {100 * share**0.5:.0f} % of "
-            "what they were"
-        )
-        self._events.append(event)
-        _log.warning(event)
+        names = {row.name for row in self._retried.rows if row.bound > 0}
+        used = [site for site in self._sites if site.name in names and site.bound is not None]
+        self._correction.take(self._step, measured, variance, used, list(self._sites))
 
     def _tell(self, event: str) -> None:
         self._events.append(f"step {self._step}: {event}")

@@ -5,7 +5,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
-from elbowroom.keep.activations.ledger import Row
+from elbowroom.keep.activations.ledger import Ledger, Reading, Row
 from elbowroom.keep.activations.needs import class_of
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ class Tally:
         self.saved_bytes = 0
         self.kept_bytes = 0
         self.gradient_error = 0.0
+        self.is_rounded = False
+        """Whether something is not held to the last bit."""
+
         self._noted: list[Row | _Note] = []
         self._rows: tuple[Row, ...] | None = None
         self._compiled_bytes = 0
@@ -50,6 +53,21 @@ class Tally:
     def ratio(self) -> float:
         """Bytes saved for each that is held."""
         return self.saved_bytes / max(1, self.kept_bytes)
+
+    def to_ledger(self, step: int, readings: list[Reading], events: list[str]) -> Ledger:
+        """For people: this pass, what the meter has read so far, and what has happened."""
+        return Ledger(
+            step=step,
+            saved_bytes=self.saved_bytes,
+            kept_bytes=self.kept_bytes,
+            peak_bytes=self.peak_bytes,
+            gradient_error=self.gradient_error,
+            encode_s=self.encode_s,
+            decode_s=self.decode_s,
+            rows=self.rows,
+            readings=tuple(readings),
+            events=tuple(events),
+        )
 
     def so_far(self) -> tuple[int, int]:
         """Bytes saved plainly, and those held without a bound, also before the forward is over."""
@@ -153,6 +171,7 @@ class Tally:
         self.saved_bytes += note.saved_bytes
         self.kept_bytes += note.kept_bytes
         self.gradient_error += note.gradient_error
+        self.is_rounded |= note.bound > 0
         self._noted.append(note)
         self._rows = None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
@@ -36,6 +37,11 @@ class Functions(TorchFunctionMode):
         if now.pending:
             # Saved outside of every function that could be watched.
             now.settle(())
+        is_recorded = torch.is_grad_enabled()
+        if is_recorded:
+            for arg in args:
+                if isinstance(arg, Tensor) and arg._version and arg.requires_grad:
+                    now.records.note_read(arg)
         if not are_on_top(now.pack):
             out = func(*args, **(kwargs or {}))
             with now.faults.around("results of another's hooks were not told apart, since looking"):
@@ -51,17 +57,27 @@ class Functions(TorchFunctionMode):
                 lambda: func(*args, **(kwargs or {})),
             )
         if out is None:
+            first = _next_number()
             with self._around(func):
                 out = func(*args, **(kwargs or {}))
+            if is_recorded and isinstance(out, Tensor):
+                if out._version:
+                    now.records.note_made(out, first)
+                if len(args) == 2 and type(args[1]) in (int, float):
+                    now.records.note_number(out, args[1], first)
         if now.pending or (now.listener is not None and isinstance(out, Tensor)):
             what = "saved tensors were kept as they are, since looking through results"
-            outputs = now.faults.attempt(what, lambda: tensors_in(out), list[Tensor])
-            now.settle(outputs, _eps_of(args, kwargs))
+            # Without gradients nothing is saved, and asking some views for their node is an error.
+            found = now.faults.attempt(what, lambda: tensors_in(out), list[Tensor])
+            now.settle(found if is_recorded else (), _eps_of(args, kwargs))
         return out
 
     def _around(self, func: Any) -> AbstractContextManager[Any]:
         is_one = self._now.goes_in_pieces and is_convolution(func)
         return InPieces(self._now.faults) if is_one else nullcontext()
+
+
+_next_number = torch.autograd._get_sequence_nr
 
 
 def _eps_of(args: Any, kwargs: Any) -> float | None:
@@ -104,6 +120,13 @@ class Arguments(tuple[Any, ...]):
 
     def __del__(self) -> None:
         self.over()
+
+
+def abandon(frames: list[ExitStack], frame: ExitStack, thread: int) -> None:
+    """An interrupted call is over, and torch has called no hook for it."""
+    if frame in frames and thread == threading.get_ident():
+        while frames:
+            frames.pop().close()
 
 
 class Modules:
@@ -181,10 +204,3 @@ class Modules:
 def _take_off(handles: list[Any]) -> None:
     while handles:
         handles.pop().remove()
-
-
-def abandon(frames: list[ExitStack], frame: ExitStack, thread: int) -> None:
-    """An interrupted call is over, and torch has called no hook for it."""
-    if frame in frames and thread == threading.get_ident():
-        while frames:
-            frames.pop().close()
