@@ -2,7 +2,7 @@
 
 import math
 import weakref
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -303,11 +303,6 @@ class Entry:
         for source in getattr(self.payload, "sources", ()):
             source.values_anew()
         return self.values()
-
-    def note_values(self, tensor: Tensor, kinds: Container[str]) -> None:
-        """A few, for what derives from the tensor to be compared with."""
-        if self.probe is None and tensor.numel() and any(use.kind in kinds for use in self.uses):
-            self.probe = values_at_places(tensor)
 
     def some_values(self) -> Tensor:
         """A few, as they were."""

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.aliases import Aliases
+from elbowroom.keep.activations.balance import ATTENTION, Attentions, balanced, describe
 from elbowroom.keep.activations.bands import Banded, limits_of
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.derive import SOURCES, derive
+from elbowroom.keep.activations.derive import derive, note_values
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
     Entry,
@@ -52,7 +53,7 @@ from elbowroom.keep.activations.payloads import (
     Raw,
     Spent,
     dense_form,
-    offload,
+    put_aside,
 )
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.proofs import is_proven
@@ -112,6 +113,7 @@ class Pass:
         self._lock = threading.RLock()
         self._readers, self._settled = Readers(), 0
         self._returns = Returns(self.faults, is_exact=policy.is_exact)
+        self._attentions = Attentions()
 
     @property
     def goes_in_pieces(self) -> bool:
@@ -190,7 +192,7 @@ class Pass:
                 continue
             if entry.is_near and self._will_do(entry):
                 # Encoded or derived already.
-                entry.note_values(entry.raw, SOURCES)
+                note_values(entry, entry.raw)
                 entry.raw = entry.producer = None
             elif entry.needs & {Need.VALUES, Need.EXACT, Need.WINDOW}:
                 self._try_to_act(entry, entry.raw)
@@ -255,6 +257,8 @@ class Pass:
                 record.eps = eps
             if self.listener is not None or record.kind in RERUN:
                 record.details = details_of(node)
+            if not self._policy.is_exact:
+                describe(node, record)
             if self.listener is not None:
                 record.following = tuple(receiver_of(n) for n in following)
                 self.listener(node, record)
@@ -302,27 +306,19 @@ class Pass:
             if self._budget is not None:
                 form = self._budget.form_of(entry.site, entry.nbytes_plain)
             entry.payload = self._choose(entry, tensor, form)
-            if form is Form.OFFLOAD:
-                entry.payload = self._offload(entry, tensor)
+            if form is Form.OFFLOAD and self._budget is not None:
+                entry.payload = put_aside(entry, tensor, self._budget.shelf)
         if isinstance(entry.payload, Coded | Banded) and entry.bound == 0:
             entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
             entry.keep_as_it_is(owned=True)
         else:
-            entry.note_values(tensor, SOURCES)
+            note_values(entry, tensor)
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
         if self._memory is not None:
             self._memory.note_saved(entry.nbytes_plain)
-
-    def _offload(self, entry: Entry, tensor: Tensor) -> Payload | None:
-        found = entry.payload
-        if self._budget is None or not (found is None or isinstance(found, Coded)):
-            return found
-        if isinstance(found, Coded):
-            entry.site.coded_bytes, entry.site.plain_bytes = found.nbytes, entry.nbytes_plain
-        return offload(self._budget.shelf, tensor, found) or found
 
     def _choose(self, entry: Entry, tensor: Tensor, form: Form) -> Payload | None:
         needs = entry.needs
@@ -355,8 +351,10 @@ class Pass:
             if bits is not None:
                 return bits
         coded = None if form is Form.KEEP else self._policy.pack(entry, tensor)
-        if coded is None or entry.bound == 0 or not entry.has_step:
+        if coded is None or entry.bound == 0:
             return coded
+        if not entry.has_step:
+            return balanced(coded, entry, self.records)
         return replace(coded, sides=pack_sign(dense_form(tensor)[0]))
 
     # On the way out.
@@ -383,16 +381,19 @@ class Pass:
 
     def _unpack(self, entry: Entry) -> Tensor:
         self.tally.read(entry)
-        if isinstance(entry.payload, Raw) and not self.goes_in_pieces:
+        node: Any = torch._C._current_autograd_node()
+        kind = "" if node is None else kind_of(node)
+        is_again = kind == ATTENTION and not self._policy.is_exact
+        if isinstance(entry.payload, Raw) and not self.goes_in_pieces and not is_again:
             self._readers.come()
             return entry.payload.tensor
         start = time.perf_counter()
-        node: Any = torch._C._current_autograd_node()
-        kind = "" if node is None else kind_of(node)
         with self._lock:
             is_alone = self._readers.is_alone(entry, node)
             in_pieces = self.goes_in_pieces
-            tensor = self._returns.restore(entry, kind, is_alone=is_alone, in_pieces=in_pieces)
+            tensor = self._attentions.restore(node, entry, self.records) if is_again else None
+            if tensor is None:
+                tensor = self._returns.restore(entry, kind, is_alone=is_alone, in_pieces=in_pieces)
         self.tally.restore(entry, time.perf_counter() - start)
         if self._memory is not None:
             self._memory.within_pass(entry.nbytes_plain)
