@@ -110,9 +110,7 @@ def test_training_goes_on(
 
 
 WAYS: dict[str, Any] = {
-    "silu": torch.ops.aten.silu_backward.default,
     "gelu": torch.ops.aten.gelu_backward.default,
-    "convolution": torch.ops.aten.convolution_backward.default,
     "normalisation": torch.ops.aten.native_batch_norm_backward.default,
 }
 
