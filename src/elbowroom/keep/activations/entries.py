@@ -328,4 +328,11 @@ class Entry:
         self.watch.check()
 
 
+def kept_entry(tensor: Tensor) -> Entry:
+    """Of a tensor that nothing is known of: the tensor itself."""
+    entry = Entry(tensor, Site(("", "save", 0, 0), 0), is_plain=False)
+    entry.keep_as_it_is(owned=False)
+    return entry
+
+
 _WITH_VALUES = frozenset({"keep", "encode", "offload", "derive", "share", "bits"})

@@ -31,6 +31,7 @@ from elbowroom.keep.activations.entries import (
     Records,
     Use,
     identity_of,
+    kept_entry,
 )
 from elbowroom.keep.activations.faults import Faults, is_ours
 from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
@@ -58,18 +59,18 @@ from elbowroom.keep.activations.payloads import (
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.proofs import is_proven
 from elbowroom.keep.activations.readers import Readers
+from elbowroom.keep.activations.repeats import before_repeats, pack_once
 from elbowroom.keep.activations.rerun import RERUN, rerun
 from elbowroom.keep.activations.returns import Returns
-from elbowroom.keep.activations.sites import Calls, Form, Site, Sites
+from elbowroom.keep.activations.sites import Calls, Form, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.untouched import Untouched, is_plain
 from elbowroom.keep.activations.windows import windows_of
 
 SMALL_BYTES = 16384
 
-# Operations that save something and return before a tensor of which only signs are wanted is let
-# go: often one of them saves it for its values. Where memory is short only the next one is waited
-# for: a tensor that comes back later is packed twice.
+# Operations to wait for before a tensor of which only signs are wanted is let go: often one of
+# them saves it for its values. Where memory is short only the next one, or it is packed twice.
 _PATIENCE, _LITTLE_PATIENCE = 2, 1
 
 # Of an operation in place on a part of a tensor, which has what was saved in a node of its own.
@@ -141,9 +142,7 @@ class Pass:
                 return self._pack(tensor)
             except Exception as error:
                 self.faults.note("a saved tensor was kept as it is, since taking it", error)
-            entry = Entry(tensor, Site(("", "save", 0, 0), 0), is_plain=False)
-            entry.keep_as_it_is(owned=False)
-            return entry
+            return kept_entry(tensor)
 
     def _pack(self, tensor: Tensor) -> Entry:
         if not is_plain(tensor):
@@ -191,7 +190,6 @@ class Pass:
             if entry.raw is None:
                 continue
             if entry.is_near and self._will_do(entry):
-                # Encoded or derived already.
                 note_values(entry, entry.raw)
                 entry.raw = entry.producer = None
             elif entry.needs & {Need.VALUES, Need.EXACT, Need.WINDOW}:
@@ -323,8 +321,7 @@ class Pass:
     def _choose(self, entry: Entry, tensor: Tensor, form: Form) -> Payload | None:
         needs = entry.needs
         if UNKNOWN in entry.uses and not torch.ops.aten.is_non_overlapping_and_dense(tensor):
-            # Decoded it has no gaps, and nobody knows who asks for strides.
-            return None
+            return None  # Decoded it has no gaps, and nobody knows who asks for strides.
         has_errors = tensor.is_floating_point() or tensor.is_complex()
         exact = self._policy.is_exact
         is_kept = (Need.EXACT in needs and has_errors) or {Need.BANDS, Need.VALUES} <= needs
@@ -350,6 +347,10 @@ class Pass:
             bits = pack_two_valued(tensor)
             if bits is not None:
                 return bits
+        thin = before_repeats(tensor, producer) if has_errors else None
+        if thin is not None:
+            coded = None if form is Form.KEEP else self._policy.pack(entry, thin)
+            return pack_once(thin, entry, coded)
         coded = None if form is Form.KEEP else self._policy.pack(entry, tensor)
         if coded is None or entry.bound == 0:
             return coded
@@ -373,7 +374,6 @@ class Pass:
             if not is_ours(error) or isinstance(entry.payload, Spent):
                 raise
             failed = error.with_traceback(None)
-        # Whatever has been tried: decoded once more, for reading only.
         with self._lock:
             found = entry.values_anew()
         self.faults.note("a saved tensor was made again plainly, since handing it back", failed)

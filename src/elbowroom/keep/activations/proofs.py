@@ -50,7 +50,7 @@ def is_proven(
 
     Where errors must not travel, only some readers may get those of the sources.
     """
-    if any(source.is_near for source in derived.sources) and not policy.may_err(entry):
+    if not policy.may_follow(entry, derived.sources):
         return False
     proven, form = entry.site.proven, form_of(derived)
     if form not in proven:

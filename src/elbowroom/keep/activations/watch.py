@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -18,6 +19,7 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.convolutions import InPieces, is_convolution
 from elbowroom.keep.activations.hooks import are_on_top
 from elbowroom.keep.activations.losses import SUBSTITUTES
+from elbowroom.keep.activations.operators.instance import instance_norm
 from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.sites import Names
 from elbowroom.keep.activations.trees import tensors_in
@@ -48,9 +50,9 @@ class Functions(TorchFunctionMode):
                 now.pass_over(tensors_in(out))
             return out
         now.calls.start(self._modules.current, getattr(func, "__name__", "function"))
-        substitute, out = SUBSTITUTES.get(func), None
+        substitute, out = _SUBSTITUTES.get(func), None
         if substitute is not None:
-            what = "a loss was left to torch, since computing it piece by piece"
+            what = "a function was left to torch, since computing it our way"
             out = now.faults.attempt(
                 what,
                 lambda: substitute(*args, **(kwargs or {})),
@@ -77,6 +79,10 @@ class Functions(TorchFunctionMode):
         return InPieces(self._now.faults) if is_one else nullcontext()
 
 
+_SUBSTITUTES: dict[Any, Callable[..., Tensor | None]] = {
+    **SUBSTITUTES,
+    functional.instance_norm: instance_norm,
+}
 _next_number = torch.autograd._get_sequence_nr
 
 
