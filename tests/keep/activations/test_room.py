@@ -334,5 +334,6 @@ def test_parameters_that_get_their_shape_in_the_first_pass(
     matches(list(plain.values()), list(ours.values()), room.tolerance)
     run(model, x, y, None if is_installed else room)
     assert room.ledger.step == 2
-    assert room.ledger.ratio >= 1
+    # Under a budget all is kept, and masks lie beside it.
+    assert room.ledger.ratio >= 0.98
     assert len(room._watched) == (0 if room.tolerance == 0 else len(plain))

@@ -32,6 +32,7 @@ from elbowroom.keep.activations.ledger import Row
 from elbowroom.keep.activations.passes import SMALL_BYTES, Pass
 from elbowroom.keep.activations.policy import Policy
 from elbowroom.keep.activations.reads import must_be_exact
+from elbowroom.keep.activations.reasons import ODD
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.untouched import is_plain
 from elbowroom.keep.activations.watch import Functions, Modules
@@ -307,7 +308,7 @@ def _pack(x: Tensor, tag: str, is_exact: bool) -> Any:
     if state is None:
         # An operation between two graphs, which nobody watches: kept, and checked for changes.
         entry = Entry(x, _no_site(), is_plain=is_plain(x))
-        entry.keep_as_it_is(owned=False)
+        entry.keep_as_it_is(owned=False, reason=ODD)
         return entry
     _place(state["_fw_graph"], state["_bw_graph"])
     if not _is_worth_it(x) or (x.dtype.is_floating_point and is_exact):

@@ -20,7 +20,7 @@ from torch import Tensor
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.derive import SOURCES, derive
+from elbowroom.keep.activations.derive import derive, note_probe
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
     Entry,
@@ -28,7 +28,6 @@ from elbowroom.keep.activations.entries import (
     Record,
     Use,
     identity_of,
-    values_at_places,
 )
 from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
 from elbowroom.keep.activations.memory import Memory
@@ -54,6 +53,7 @@ from elbowroom.keep.activations.payloads import (
 )
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.readers import Readers
+from elbowroom.keep.activations.reasons import CHANGED, ODD, YOURS, reason_of, say_small
 from elbowroom.keep.activations.rerun import RERUN, rerun
 from elbowroom.keep.activations.returns import Returns
 from elbowroom.keep.activations.sites import Calls, Form, Sites
@@ -134,7 +134,7 @@ class Pass:
     def _pack(self, tensor: Tensor) -> Entry:
         if not is_plain(tensor):
             entry = Entry(tensor, self.calls.site(), is_plain=False)
-            entry.keep_as_it_is(owned=False)
+            entry.keep_as_it_is(owned=False, reason=ODD)
             return entry
         identity = identity_of(tensor)
         known = self._table.get(identity)
@@ -142,15 +142,16 @@ class Pass:
             if known.payload is not None and (known.payload.method in _PARTIAL or known.is_near):
                 # Saved again, perhaps for its values this time, or to the last bit.
                 known.raw, known.producer = tensor.detach(), tensor.grad_fn
+            self.tally.again(known)
             self.pending.append(known)
             return known
         entry = Entry(tensor, self.calls.site())
         self._table[identity] = entry
-        if self.untouched.holds(tensor, identity[0]):
-            entry.keep_as_it_is(owned=False)
-        elif entry.nbytes_plain < self._small_bytes:
-            entry.keep_as_it_is(owned=True)
         self.tally.add(entry)
+        reason = self.untouched.reason_for(tensor, identity[0])
+        is_small = entry.nbytes_plain < self._small_bytes
+        if reason is not None or is_small:
+            entry.leave_alone(reason or say_small(self._small_bytes), owned=reason is None)
         self.pending.append(entry)
         return entry
 
@@ -163,11 +164,14 @@ class Pass:
             entry.note_unknown(count, reader)
         self._settled += 1
         for entry in pending:
+            if self.untouched.is_callers(entry, self.tally.storages):
+                entry.leave_alone(YOURS, owned=False)
             if entry.raw is None:
+                self.tally.settle(entry)
                 continue
             if entry.is_near and self._will_do(entry):
                 # Encoded or derived already.
-                _note_values(entry, entry.raw)
+                note_probe(entry, entry.raw)
                 entry.raw = entry.producer = None
             elif entry.needs & {Need.VALUES, Need.EXACT, Need.WINDOW}:
                 self._act(entry, entry.raw)
@@ -251,12 +255,14 @@ class Pass:
     def _act(self, entry: Entry, tensor: Tensor) -> None:
         if tensor._version != entry.version:
             # Changed in place since it was saved: backward will say so, whatever is held.
-            entry.keep_as_it_is(owned=True)
+            self.tally.unsettle(entry)
+            entry.keep_as_it_is(owned=True, reason=CHANGED)
+            self.tally.settle(entry)
             return
-        if entry.on_release is not None and entry.payload is not None:
+        if entry.is_counted:
             # It has had another form before.
-            entry.on_release(entry.payload.nbytes)
-            entry.on_release, entry.bound = None, 0.0
+            self.tally.unsettle(entry)
+            entry.bound = 0.0
         start = time.perf_counter()
         with torch.no_grad():
             form = Form.ENCODE
@@ -268,9 +274,10 @@ class Pass:
         if isinstance(entry.payload, Coded | Banded) and entry.bound == 0:
             entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
-            entry.keep_as_it_is(owned=True)
+            reason = reason_of(entry, self._policy, is_planned=form is Form.KEEP)
+            entry.keep_as_it_is(owned=True, reason=reason)
         else:
-            _note_values(entry, tensor)
+            note_probe(entry, tensor)
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
@@ -379,9 +386,3 @@ class Pass:
         if self._memory is not None:
             self._memory.within_pass(entry.nbytes_plain)
         return tensor
-
-
-def _note_values(entry: Entry, tensor: Tensor) -> None:
-    """A few, for what derives from the tensor to be compared with."""
-    if entry.probe is None and tensor.numel() and any(use.kind in SOURCES for use in entry.uses):
-        entry.probe = values_at_places(tensor)

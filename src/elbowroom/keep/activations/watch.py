@@ -19,6 +19,7 @@ from elbowroom.keep.activations.hooks import are_on_top
 from elbowroom.keep.activations.losses import SUBSTITUTES
 from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.sites import Names
+from elbowroom.keep.activations.storages import plain_bytes_of
 from elbowroom.keep.activations.trees import tensors_in
 
 
@@ -41,13 +42,29 @@ class Functions(TorchFunctionMode):
             now.pass_over(tensors_in(out))
             return out
         now.calls.start(self._modules.current, getattr(func, "__name__", "function"))
-        substitute = SUBSTITUTES.get(func)
-        out = None if substitute is None else substitute(*args, **(kwargs or {}))
+        out = self._instead(func, args, kwargs or {}) if func in SUBSTITUTES else None
         if out is None:
             with self._around(func):
                 out = func(*args, **(kwargs or {}))
+        if out.__class__ is Tensor:
+            if out.grad_fn is None:
+                now.untouched.note_made((out,), args)
+        elif isinstance(out, tuple | list):
+            now.untouched.note_made(tensors_in(out), args)
         if now.pending or (now.listener is not None and isinstance(out, Tensor)):
             now.settle(tensors_in(out), _eps_of(args, kwargs))
+        return out
+
+    def _instead(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """By a function of our own, where there is one for this call."""
+        now = self._now
+        now.tally.is_aside = True
+        try:
+            out = SUBSTITUTES[func](*args, **kwargs)
+        finally:
+            now.tally.is_aside = False
+        if out is not None:
+            now.tally.stand_for(now.pending, *plain_bytes_of(func, args, kwargs))
         return out
 
     def _around(self, func: Any) -> AbstractContextManager[Any]:
