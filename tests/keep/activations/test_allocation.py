@@ -73,3 +73,64 @@ def test_bits_are_those_that_were_seen() -> None:
 
 def test_nothing_to_spread() -> None:
     assert allocate([], 0.1) == []
+
+
+def make_limits(seed: int, limits: int) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return generator.lognormal(0, 3, (len(DEMANDS), limits)) * (
+        generator.random((len(DEMANDS), limits)) < 0.7
+    )
+
+
+def least_bits(each: np.ndarray, tolerance: float) -> float:
+    """Of all bounds of the grid that keep every limit."""
+    squares = (GRID**2)[:, None]
+    taken = [bits(d) for d in DEMANDS]
+    best = np.inf
+    for place in range(GRID.size):
+        error = DEMANDS[0].cost * squares[place] + DEMANDS[1].cost * squares
+        used = each[0] * squares[place] + each[1] * squares
+        for last in range(GRID.size):
+            is_within = (error[:, 0] + DEMANDS[2].cost * squares[last] <= tolerance) & (
+                used + each[2] * squares[last] <= 1
+            ).all(1)
+            if is_within.any():
+                found = taken[0][place] + taken[1][is_within].min() + taken[2][last]
+                best = min(best, float(found))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("limits", [1, 4])
+def test_every_limit_is_kept_at_nearly_the_fewest_bits(seed: int, limits: int) -> None:
+    each = make_limits(seed, limits)
+    bounds = allocate(DEMANDS, 0.1, each=each)
+    assert spent(bounds) <= 0.1 * (1 + 1e-9)
+    assert (np.square(bounds) @ each).max() <= 1 + 1e-9
+    # A grid of quarter octaves, and a bit each for what is left of the limits.
+    assert bits_at(bounds) <= 1.03 * least_bits(each, 0.1)
+
+
+def test_limits_that_hold_anyway_change_nothing() -> None:
+    each = np.full((3, 2), 1e-6)
+    assert allocate(DEMANDS, 0.1, each=each) == allocate(DEMANDS, 0.1)
+
+
+def test_the_floor_does_not_count_while_more_is_held() -> None:
+    """The price never falls below that of the tolerance, nor below the goal's."""
+    bounds = allocate(DEMANDS, 0.1, floor=1e12, goal_bits=0.0)
+    assert bounds == allocate(DEMANDS, 0.1)
+
+
+def test_zeros_are_a_code_of_their_own() -> None:
+    values = np.random.default_rng(3).standard_normal(4096).astype(np.float32)
+    half = values.copy()
+    half[::2] = 0
+    dense, sparse = (
+        Demand(count=1, scale=1.0, sample=sample, cost=1.0) for sample in (values, half)
+    )
+    # One bit for which is zero, and half of the others' bits, at every bound of the grid that is
+    # finer than the values: without the code dither would spread zeros over two codes.
+    place = int(np.argmin(np.abs(GRID - 1.0)))
+    expected = 1 + bits(dense)[place] / 2
+    assert bits(sparse)[place] == pytest.approx(expected, abs=0.12)

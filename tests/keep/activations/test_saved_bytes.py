@@ -1,4 +1,4 @@
-"""The ledger against plain autograd: what is saved, storages once, and nothing that is the user's."""
+"""The ledger against plain autograd: storages once, and nothing that is the user's."""
 
 import gc
 from collections.abc import Callable

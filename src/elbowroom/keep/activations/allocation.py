@@ -47,14 +47,27 @@ def rates(demand: Demand) -> NDArray[np.float64]:
     for place, relative in enumerate(GRID):
         step = 2 * relative * demand.scale
         codes = np.floor(values / step + dither)
-        codes[zero] = np.inf
-        counts = np.unique(codes, return_counts=True)[1]
+        # Zeros are a code of their own.
+        codes[zero] = codes.max() + 1
+        counts = _count(codes)
         share = counts / values.size
         # Miller-Madow: a sample shows too few kinds.
         out[place] = -(share * np.log2(share)).sum() + (counts.size - 1) / (
             2 * values.size * np.log(2)
         )
     return np.minimum(np.minimum.accumulate(out), 32.0)
+
+
+def _count(codes: NDArray[np.float64]) -> NDArray[np.int64]:
+    """How often each code comes; by a table where their range is small."""
+    least = codes.min()
+    if codes.max() - least < _TABLE:
+        found = np.bincount((codes - least).astype(np.intp))
+        return found[found > 0]
+    return np.unique(codes, return_counts=True)[1]
+
+
+_TABLE = 1 << 16
 
 
 def bits(demand: Demand) -> NDArray[np.float64]:
@@ -77,6 +90,7 @@ def allocate(
     *,
     floor: float = 0.0,
     goal_bits: float = 0.0,
+    each: NDArray[np.float64] | None = None,
 ) -> list[float]:
     """A bound for each demand, so that the sum of cost x bound^2 is at most the tolerance.
 
@@ -85,46 +99,96 @@ def allocate(
         tolerance: What may be spent at most.
         floor: Bits that a unit of error has to save; less is spent where it would save fewer.
         goal_bits: While all tensors together take more than this, the floor does not count.
+        each: A row for each demand and a column for each further limit: in every column the sum of
+            these x bound^2 is at most one.
     """
     if not demands:
         return []
-    taken = np.stack([bits(d) for d in demands])
-    scale = np.array([d.scale for d in demands])[:, None]
-    cost = np.array([d.cost for d in demands])[:, None]
-    largest = np.array([d.largest for d in demands])
-    bounds = np.minimum(GRID[None, :] * scale, largest[:, None])
-    errors = cost * bounds**2
-
-    def pick(price: float) -> NDArray[np.intp]:
-        return np.argmin(taken + price * errors, axis=1)
-
-    rows = np.arange(len(demands))
-
-    def is_within(price: float) -> bool:
-        return float(errors[rows, pick(price)].sum()) <= tolerance
-
-    def is_more(price: float) -> bool:
-        return float(taken[rows, pick(price)].sum()) > goal_bits
-
-    least = _first(is_within)
-    # The dearer error is, the more bits are taken.
-    price = max(least, floor if not is_more(floor) else min(floor, _first(is_more)))
-    chosen = pick(price)
-    found = bounds[rows, chosen]
-    total = float(errors[rows, chosen].sum())
+    menu = _Menu(demands, tolerance, floor, goal_bits)
+    if each is None or not each.size:
+        each = np.zeros((len(demands), 1))
+    price, chosen = menu.choose(np.zeros(len(demands)))
+    multipliers = np.zeros(each.shape[1])
+    # Where bits fall by the logarithm of the error, a limit alone is met by this multiplier.
+    counts = np.array([d.count for d in demands], np.float64)
+    start = counts @ (each > 0) / (2 * np.log(2))
+    for _ in range(_ROUNDS):
+        used = menu.squares(chosen) @ each
+        is_new = (used > 1) & (multipliers == 0)
+        if not is_new.any() and bool(np.all(np.abs(used[multipliers > 0] - 0.9) <= 0.1)):
+            break
+        multipliers *= np.clip(used, 0.5, 4.0)
+        multipliers[multipliers < _LEAST * start] = 0.0
+        multipliers[is_new] = start[is_new]
+        price, chosen = menu.choose(each @ multipliers)
+    found = menu.squares(chosen)
+    total = float(menu.costs @ found)
     # What the grid left over is spread evenly, where a looser bound still saves anything.
-    if price == least and 0 < total < tolerance:
-        found = np.minimum(found * min(2.0**0.25, (tolerance / total) ** 0.5), largest)
-    return [float(b) for b in found]
+    if menu.is_least(price) and 0 < total < tolerance:
+        found = np.minimum(found * min(2**0.5, tolerance / total), menu.largest**2)
+    used = found @ each
+    # What is above a limit still comes off all that have a part in it.
+    relief = np.where(each > 0, np.maximum(used, 1.0)[None, :], 1.0).max(1)
+    return [float(b) for b in np.sqrt(found / relief)]
+
+
+# The multipliers of limits are near their end by then; what is left is scaled.
+_ROUNDS = 16
+# A multiplier that has fallen to this share of its start belongs to a limit that others meet.
+_LEAST = 1e-3
+
+
+class _Menu:
+    """Bits and errors of every demand at every bound of the grid."""
+
+    def __init__(
+        self, demands: Sequence[Demand], tolerance: float, floor: float, goal_bits: float
+    ) -> None:
+        self._taken = np.stack([bits(d) for d in demands])
+        scale = np.array([d.scale for d in demands])[:, None]
+        self.costs = np.array([d.cost for d in demands])
+        self.largest = np.array([d.largest for d in demands])
+        self._squares = np.minimum(GRID[None, :] * scale, self.largest[:, None]) ** 2
+        self._errors = self.costs[:, None] * self._squares
+        self._tolerance, self._floor, self._goal_bits = tolerance, floor, goal_bits
+        self._rows = np.arange(len(demands))
+        self._least = 0.0
+
+    def squares(self, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Squared bounds."""
+        return self._squares[self._rows, chosen]
+
+    def is_least(self, price: float) -> bool:
+        """Whether error costs as little as the tolerance allows."""
+        return price == self._least
+
+    def choose(self, extra: NDArray[np.float64]) -> tuple[float, NDArray[np.intp]]:
+        """The price of error, and the places in the grid; `extra` are bits per squared bound."""
+        fixed = self._taken + extra[:, None] * self._squares
+
+        def pick(price: float) -> NDArray[np.intp]:
+            return np.argmin(fixed + price * self._errors, axis=1)
+
+        def is_within(price: float) -> bool:
+            return float(self._errors[self._rows, pick(price)].sum()) <= self._tolerance
+
+        def is_more(price: float) -> bool:
+            return float(self._taken[self._rows, pick(price)].sum()) > self._goal_bits
+
+        self._least = _first(is_within)
+        floor = self._floor
+        # The dearer error is, the more bits are taken.
+        price = max(self._least, floor if not is_more(floor) else min(floor, _first(is_more)))
+        return price, pick(price)
 
 
 def _first(holds: Callable[[float], bool]) -> float:
     """The least price from which on it holds."""
-    low, high = 1e-30, 1e30
-    for _ in range(200):
-        middle = float(np.sqrt(low * high))
-        if holds(middle):
+    low, high = -30.0, 30.0
+    for _ in range(32):
+        middle = (low + high) / 2
+        if holds(10**middle):
             high = middle
         else:
             low = middle
-    return high
+    return 10**high

@@ -2,6 +2,7 @@
 
 GELU, SiLU, LayerNorm and dropout save their input (or mask) for their own backward. When the next
 layer saves their output too, that output is computed again from the input when backward wants it.
+So is its product with a tensor that has no gradient, such as a mask.
 
 So is the output of a ReLU behind a normalisation, and that of a BatchNorm where everything is kept
 to the last bit. Within bounds the ReLU leaves one bit a value: which are above zero must not follow
@@ -11,15 +12,17 @@ from values that have an error.
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from elbowroom.keep.activations.entries import values_at_places
 from elbowroom.keep.activations.masks import Bits, pack_sign
 from elbowroom.keep.activations.needs import RESHAPES, Need, is_accumulator, kind_of, need_of
+from elbowroom.keep.activations.products import is_above_zero, made_by, places_within, values_at
+from elbowroom.keep.activations.proofs import fits, is_as_expected
 
 if TYPE_CHECKING:
     from elbowroom.keep.activations.entries import Entry, Record, Use
@@ -42,8 +45,18 @@ class Derivation:
 
     apply: Callable[[], Tensor]
 
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    """Of what `apply` gives."""
+
     some: Callable[[], Tensor] | None = None
     """What is to be expected of a few values, to rounding."""
+
+    places: Callable[[], Tensor] | None = None
+    """Where these are in what `apply` gives, row-major; usually where the source has its few."""
+
+    masks: tuple["Entry", ...] = ()
+    """What the values are multiplied by on the way, of any shape that broadcasts."""
 
     norm: int = 0
     """Number of the normalisation that was passed: others may read the same source."""
@@ -82,7 +95,7 @@ class Derived:
             if entry.payload is not None and entry.payload.method == "keep":
                 # Not a copy: changed since, it would give other values.
                 entry.check_version()
-        found = self.derivation.apply().reshape(self.shape)
+        found = self.derivation.apply().reshape(self.shape).contiguous()
         # Its own memory: what is masked has been through an operation.
         return found if self.signs is None else found.mul_(self.signs.restore())
 
@@ -116,20 +129,13 @@ def derive(
     if not tensor.is_contiguous():
         return None
     derivation = _output_of(producer, records, exact, tensor.numel())
-    if derivation is None or not _is_as_expected(tensor, derivation):
+    if derivation is None or not (
+        fits(tensor, derivation, exact) and is_as_expected(tensor, derivation)
+    ):
         return None
     if not derivation.is_masked:
         return Derived(derivation, tuple(tensor.shape))
     return Derived(derivation, tuple(tensor.shape), pack_sign(tensor)) if masked else None
-
-
-def _is_as_expected(tensor: Tensor, derivation: Derivation) -> bool:
-    """Whether values are not others, set through `.data` or by a weight changed meanwhile."""
-    if derivation.some is None or not tensor.numel():
-        return True
-    rough = 1e-3 if tensor.dtype in (torch.float32, torch.float64) else 0.05
-    expected, found = derivation.some().float(), values_at_places(tensor).float()
-    return torch.allclose(found, expected, rough, rough, equal_nan=True)
 
 
 def _output_of(node: Any, records: Records, exact: bool, count: int) -> Derivation | None:
@@ -188,6 +194,8 @@ def _elementwise(kind: str, source: "Entry", function: Callable[[Tensor], Tensor
         source,
         (),
         lambda: function(source.values()),
+        source.shape,
+        source.dtype,
         lambda: function(source.some_values()),
     )
 
@@ -225,7 +233,9 @@ def _layer_norm(node: Any, record: "Record", records: Records, exact: bool) -> D
             )[0]
 
         held = tuple(e for e in (weight, bias) if e is not None)
-        return Derivation(("NativeLayerNorm",), source, held, again, some)
+        return Derivation(
+            ("NativeLayerNorm",), source, held, again, source.shape, source.dtype, some
+        )
 
     def apply() -> Tensor:
         # With the exact mean and scale: those of the values within the bound would be biased.
@@ -236,7 +246,15 @@ def _layer_norm(node: Any, record: "Record", records: Records, exact: bool) -> D
 
     others = tuple(e for e in (mean, scale, weight, bias) if e is not None)
     return Derivation(
-        ("NativeLayerNorm",), source, others, apply, some, record.number, is_rounded=True
+        ("NativeLayerNorm",),
+        source,
+        others,
+        apply,
+        source.shape,
+        source.dtype,
+        some,
+        norm=record.number,
+        is_rounded=True,
     )
 
 
@@ -274,10 +292,19 @@ def _normalised(node: Any, record: "Record", *, exact: bool) -> Derivation | Non
         x = source.values()
         return torch.native_batch_norm(x, gain, bias, usual, spread, False, 0.0, eps)[0]
 
+    shape, dtype = source.shape, source.dtype
     if exact:
-        return Derivation(("NativeBatchNorm",), source, (), again, some)
+        return Derivation(("NativeBatchNorm",), source, (), again, shape, dtype, some)
     return Derivation(
-        ("NativeBatchNorm",), source, (mean, scale), within, some, record.number, is_rounded=True
+        ("NativeBatchNorm",),
+        source,
+        (mean, scale),
+        within,
+        shape,
+        dtype,
+        some,
+        norm=record.number,
+        is_rounded=True,
     )
 
 
@@ -304,24 +331,42 @@ def _relu(node: Any, record: "Record", records: Records, exact: bool) -> Derivat
     )
 
 
-def _dropout(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
-    mask = _held(record, "other")
-    if mask is None or record.entry("self") is not None or node.next_functions[1][0] is not None:
+def _product(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
+    """Of what follows from kept entries and a tensor without gradient: a mask or a scale."""
+    axis = 0 if node.next_functions[1][0] is None else 1
+    mask, (before, output) = _held(record, ("other", "self")[axis]), node.next_functions[axis]
+    if mask is None or before is None or record.entry(("self", "other")[axis]) is not None:
         return None
-    inner = _output_of(node.next_functions[0][0], records, exact, math.prod(mask.shape))
-    inner = inner or _result_of(node.next_functions[0][0], records)
-    if inner is None:
+    # Its own errors would come on top, and nobody reckons with them.
+    if mask.is_near:
         return None
-    some = inner.some
-    return Derivation(
-        ("Mul", *inner.path),
-        inner.source,
-        (*inner.others, mask),
-        lambda: inner.apply().reshape(mask.shape).mul(mask.values()),
-        None if some is None else lambda: some() * mask.some_values(),
-        norm=inner.norm,
-        is_rounded=inner.is_rounded,
-        is_masked=inner.is_masked,
+    given, made = made_by(before, output), made_by(node, 0)
+    if given is None or made is None:
+        return None
+    inner = _output_of(before, records, exact, math.prod(given[0])) or _result_of(before, records)
+    if inner is None or (math.prod(inner.shape), inner.dtype) != (math.prod(given[0]), given[1]):
+        return None
+    if inner.is_masked and not is_above_zero(mask.values()):
+        return None
+    (shape, _), (full, dtype), some = given, made, inner.some
+    places = inner.places or inner.source.places
+    if shape != full:
+        places = partial(places_within, places, shape, full)
+
+    def at_places() -> Tensor:
+        assert some is not None
+        return some() * values_at(mask, full, places())
+
+    return replace(
+        inner,
+        path=("Mul", *inner.path),
+        others=(*inner.others, mask),
+        apply=lambda: inner.apply().reshape(shape).mul(mask.values()),
+        shape=full,
+        dtype=dtype,
+        some=None if some is None else at_places,
+        places=places,
+        masks=(*inner.masks, mask),
     )
 
 
@@ -329,7 +374,9 @@ def _result_of(node: Any, records: Records) -> Derivation | None:
     """What a node has saved of its own output, such as a softmax."""
     record = _record_of(node, records)
     source = None if record is None or record.kind not in _KEEP_RESULTS else _held(record, "result")
-    return None if source is None else Derivation((), source, (), source.values)
+    if source is None:
+        return None
+    return Derivation((), source, (), source.values, source.shape, source.dtype)
 
 
 SOURCES = frozenset({"Gelu", "Silu", "NativeLayerNorm", "NativeBatchNorm", "Mul"})
@@ -344,7 +391,7 @@ _RULES: dict[str, _Rule] = {
     "NativeLayerNorm": _layer_norm,
     "NativeBatchNorm": _batch_norm,
     "Relu": _relu,
-    "Mul": _dropout,
+    "Mul": _product,
 }
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from elbowroom.keep.activations.derive import Derivation, Derived
+from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry, Record
 from elbowroom.keep.activations.journey import energy
 from elbowroom.keep.activations.policy import spread
@@ -57,8 +57,8 @@ def path_factor(derived: Derived, records: dict[int, Record]) -> float:
             factor *= change(FUNCTIONS[kind], source)
         elif kind == "NativeLayerNorm":
             factor *= _norm_factor(records.get(derivation.norm))
-        elif kind == "Mul":
-            factor *= _mask_factor(derivation)
+    for mask in derivation.masks:
+        factor *= _mask_factor(mask, is_masked=derivation.is_masked)
     return factor
 
 
@@ -85,12 +85,9 @@ def _channels_factor(derived: Derived, records: dict[int, Record]) -> float:
     return float((gains * mask.double().mean(axes)).mean())
 
 
-def _mask_factor(derivation: Derivation) -> float:
-    masks = [e for e in derivation.others if e.payload is not None and e.payload.method == "bits"]
-    if not masks:
-        return 1.0
-    # Of several dropouts in a row each has its turn; they are alike. What they leave out counts
-    # among what is not above zero, where that is known.
-    mask = masks[0].values()
-    count = int(mask.count_nonzero()) if derivation.is_masked else mask.numel()
-    return energy(mask) / max(1, count)
+def _mask_factor(mask: Entry, *, is_masked: bool) -> float:
+    """Mean square of its values: one that broadcasts has each of them equally often."""
+    values = mask.values()
+    # What it leaves out counts among what is not above zero, where that is known.
+    count = int(values.count_nonzero()) if is_masked else values.numel()
+    return energy(values) / max(1, count)

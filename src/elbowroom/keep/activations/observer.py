@@ -2,21 +2,20 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry, Record
 from elbowroom.keep.activations.growth import path_factor
-from elbowroom.keep.activations.journey import Channels, Journey, Mode, Onward, Passage
+from elbowroom.keep.activations.journey import Channels, Journey, Passage
 from elbowroom.keep.activations.needs import Need, largest_bound, need_of
-from elbowroom.keep.activations.noise import Noise
 from elbowroom.keep.activations.payloads import Aliased, Coded, Offloaded
 from elbowroom.keep.activations.sensitivity import (
     Effect,
@@ -31,20 +30,6 @@ _log = logging.getLogger("elbowroom")
 
 # Nodes whose saved values tell how noise travels, and that may write over them.
 _BEFORE = frozenset({"Convolution"})
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Shares of the sampling variance that a unit of squared bound adds."""
-
-    overall: float
-    """Of the whole gradient."""
-
-    mean: float
-    """Of each layer, averaged over layers."""
-
-    of_part: float
-    """Of the whole gradient, where only the meter's part of the batch is run."""
 
 
 class Observer:
@@ -161,51 +146,6 @@ def _decoded(record: Record) -> list[Tensor]:
             found.append(entry.payload.derivation.source.values())
         found.append(entry.values())
     return found
-
-
-class Variances:
-    """Sampling variance of the parameters, and how much of it noise at each node adds."""
-
-    def __init__(
-        self, journeys: dict[int, Journey], parameters: Iterable[nn.Parameter], noise: Noise
-    ) -> None:
-        self.by_leaf: dict[int, float] = {}
-        self.layers: set[int] = set()
-        for parameter in parameters:
-            variance = noise.variance(parameter)
-            if variance is not None and variance > 0:
-                self.by_leaf[id(parameter)] = variance
-                if parameter.dim() > 1:
-                    self.layers.add(id(parameter))
-        self.total = sum(self.by_leaf.values())
-        # Of a unit of energy at a node: what reaches parameters, that by each layer's variance, and
-        # the first again for a part of the batch.
-        self._reach: dict[tuple[int, Mode], tuple[float, float, float]] = {}
-        # What is behind a node was made before it, and has a lower number.
-        for number in sorted(journeys):
-            for mode, onward in journeys[number].items():
-                self._reach[number, mode] = self._sum(onward)
-
-    def _sum(self, onward: Onward) -> tuple[float, float, float]:
-        overall = mean = of_part = 0.0
-        for leaf, value in onward.leaves.items():
-            if leaf in self.by_leaf:
-                overall += value
-                of_part += onward.of_part.get(leaf, value)
-                if leaf in self.layers:
-                    mean += value / self.by_leaf[leaf]
-        for (number, mode), value in onward.nodes.items():
-            reach = self._reach.get((number, mode)) or self._reach.get((number, Mode.WHITE))
-            if reach is not None:
-                overall += value * reach[0]
-                mean += value * reach[1]
-                of_part += value * reach[2]
-        return overall, mean, of_part
-
-    def costs(self, effect: Effect) -> Costs:
-        """Of a unit of error variance."""
-        overall, mean, of_part = self._sum(Onward(effect.local, effect.injected))
-        return Costs(overall / self.total, mean / max(1, len(self.layers)), of_part / self.total)
 
 
 def is_due(step: int, every: int) -> bool:

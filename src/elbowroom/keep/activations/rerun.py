@@ -32,7 +32,14 @@ def rerun(entry: "Entry", records: dict[int, "Record"]) -> Derived | None:
     held = [e for e in read if e is not None and e.has_values and e.bound == 0]
     if len(held) != len(read):
         return None
-    derivation = Derivation((), held[0], tuple(held[1:]), lambda: _fill(held, record.details))
+    derivation = Derivation(
+        (),
+        held[0],
+        tuple(held[1:]),
+        lambda: _fill(held, record.details),
+        entry.shape,
+        entry.dtype,
+    )
     return Derived(derivation, entry.shape)
 
 

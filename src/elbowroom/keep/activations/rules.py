@@ -1,17 +1,19 @@
 """From observed gradients to bounds: the rules that a user can choose."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from elbowroom.keep.activations.allocation import Demand, allocate
 from elbowroom.keep.activations.noise import Noise
-from elbowroom.keep.activations.observer import Observer, Variances
+from elbowroom.keep.activations.observer import Observer
 from elbowroom.keep.activations.policy import ENOUGH, spread
+from elbowroom.keep.activations.reach import Costs, Variances
 from elbowroom.keep.activations.sensitivity import Effect
 from elbowroom.keep.activations.sites import Site
 
@@ -88,29 +90,54 @@ class Evidence:
         return cls(observer, variances, noise, known, *observer.totals())
 
 
-def decide(rule: Rule, evidence: Evidence, tolerance: float, trust: float) -> list[Decision]:
-    """New bounds for the sites that the pass has shown."""
+def decide(
+    rule: Rule,
+    evidence: Evidence,
+    tolerance: float,
+    trust: float,
+    limits: Mapping[int, float] | None = None,
+) -> list[Decision]:
+    """New bounds for the sites that the pass has shown.
+
+    Args:
+        rule: How bounds follow from gradients.
+        evidence: What the pass has shown.
+        tolerance: Of the whole gradient.
+        trust: What the meter has found: true errors over those of the closed forms.
+        limits: Tolerances of single parameters by their id, the whole gradient's for all others.
+            Whatever reaches a parameter with a limit of 0 is kept exactly.
+    """
+    limits = limits or {}
+    exact = {leaf for leaf, limit in limits.items() if limit == 0}
     if not evidence.variances.total > 0:
         return []
     if rule is Rule.VARIANCE:
-        return _by_variance(evidence, tolerance, trust)
-    if rule is Rule.COMET:
-        return _by_layer(evidence, _comet)
-    return _by_layer(evidence, lambda e, effect, dense: _certified(e, effect, tolerance))
+        return _by_variance(evidence, tolerance, trust, limits)
+    bound_of = _comet if rule is Rule.COMET else _certified(tolerance)
+    return _by_layer(evidence, bound_of, exact)
 
 
-def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Decision]:
+def _by_variance(
+    evidence: Evidence, tolerance: float, trust: float, limits: Mapping[int, float]
+) -> list[Decision]:
     """The bounds that cost least bytes within the tolerance."""
     sites: list[Site] = []
     demands: list[Demand] = []
     costs: list[tuple[float, float, float]] = []
+    each: list[NDArray[np.float64]] = []
+    exact: list[Decision] = []
+    leaves = evidence.variances.leaves
+    limit = np.array([limits.get(leaf, tolerance) for leaf in leaves], np.float64)
     # Errors grow with gradients: after one that is far too small there will be usual ones again.
     lull = evidence.noise.lull(evidence.parameters.values())
     swing = lull if lull > FAR else 1.0
     for site, effect in evidence.observer.effects.items():
         cost = evidence.variances.costs(effect)
         scale = spread(site.sample)
-        finite = math.isfinite(cost.overall + cost.mean + scale)
+        if _reaches(cost, limit == 0):
+            exact.append(Decision(site, 0.0, 0.0, 0.0))
+            continue
+        finite = math.isfinite(cost.overall + cost.mean + scale + float(cost.each.sum()))
         if site.sample is None or not scale > 0 or not finite:
             # Gradients that overflowed say nothing: the bound stays as it was.
             continue
@@ -119,6 +146,7 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
         factor = trust * swing * dense / 3
         sites.append(site)
         costs.append((factor * cost.overall, factor * cost.mean, factor * cost.of_part))
+        each.append(factor * cost.each / np.where(limit > 0, limit, 1.0))
         demands.append(
             Demand(
                 count=evidence.observer.counts[site],
@@ -132,7 +160,7 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
             )
         )
     if not sites:
-        return []
+        return exact
     plain_bits = 8 * evidence.saved_bytes
     bounds = np.array(
         allocate(
@@ -140,16 +168,22 @@ def _by_variance(evidence: Evidence, tolerance: float, trust: float) -> list[Dec
             tolerance,
             floor=WORTH * plain_bits / tolerance,
             goal_bits=plain_bits / (HASTE * ENOUGH) - 8 * evidence.other_bytes,
+            each=np.array(each),
         )
     )
     shares = np.array(costs) * bounds[:, None] ** 2
     # Neither the whole gradient nor the mean layer may have more than the tolerance.
     excess = min(1.0, tolerance / max(float(shares[:, :2].sum(0).max()), 1e-300))
     shares *= excess / swing
-    return [
+    return exact + [
         Decision(site, float(bound) * excess**0.5, float(share[0]), float(share[2]))
         for site, bound, share in zip(sites, bounds, shares, strict=True)
     ]
+
+
+def _reaches(cost: Costs, places: NDArray[np.bool_]) -> bool:
+    """Whether any error comes to these parameters."""
+    return bool(places.any()) and bool((cost.touched[places] != 0).any())
 
 
 def _quiet(effect: Effect, dense: float, share: float) -> float:
@@ -158,12 +192,16 @@ def _quiet(effect: Effect, dense: float, share: float) -> float:
     return (share / noisiest) ** 0.5 if noisiest > 0 else math.inf
 
 
-def _by_layer(
-    evidence: Evidence, bound_of: Callable[[Evidence, Effect, float], float]
-) -> list[Decision]:
+_BoundOf = Callable[[Evidence, Effect, float], float]
+
+
+def _by_layer(evidence: Evidence, bound_of: _BoundOf, exact: set[int]) -> list[Decision]:
     """Every site by itself."""
     decisions: list[Decision] = []
     for site, effect in evidence.observer.effects.items():
+        if exact & effect.local.keys():
+            decisions.append(Decision(site, 0.0, 0.0, 0.0))
+            continue
         if site.sample is None or not effect.local:
             continue
         dense = float((site.sample != 0).float().mean())
@@ -188,9 +226,12 @@ def _comet(evidence: Evidence, effect: Effect, dense: float) -> float:
     return min(bounds, default=0.0)
 
 
-def _certified(evidence: Evidence, effect: Effect, tolerance: float) -> float:
-    # |error of a weight's gradient| <= b (sum of |g|).
-    if not effect.largest > 0:
-        return 0.0
-    sizes = [evidence.noise.size(evidence.parameters[leaf]) for leaf in effect.local]
-    return tolerance * min(sizes) / effect.largest
+def _certified(tolerance: float) -> _BoundOf:
+    def bound_of(evidence: Evidence, effect: Effect, dense: float) -> float:
+        # |error of a weight's gradient| <= b (sum of |g|).
+        if not effect.largest > 0:
+            return 0.0
+        sizes = [evidence.noise.size(evidence.parameters[leaf]) for leaf in effect.local]
+        return tolerance * min(sizes) / effect.largest
+
+    return bound_of
