@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -12,29 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-ENVIRONMENT.pop("RANK", None)
-RUN = [sys.executable, "-m", "elbowroom", "run"]
-
-
-def run(
-    folder: Path, *command: object, given: str = "", **variables: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(word) for word in command],
-        cwd=folder,
-        # What the tests' own import of elbowroom has set is not there for a plain script.
-        env={k: v for k, v in ENVIRONMENT.items() if k != "THP_MEM_ALLOC_ENABLE"} | variables,
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    return torch.load(path, weights_only=True)
+from tests.cli.programs import RUN, run, weights
 
 
 def are_equal(one: Path, other: Path) -> bool:
@@ -112,7 +89,7 @@ def test_a_script_runs_and_fails_as_it_would_alone(scripts: Path) -> None:
     assert trace[-1] == plain.stderr.splitlines()[-1]
     # Of the last pass that came to its end.
     assert summary.startswith("elbowroom: Sequential: 0.4 MB saved")
-    assert "7 passes" in summary and "gradient error at most 0 of its variance" in summary
+    assert "7 passes" in summary and "gradient exact" in summary
 
 
 def test_a_module_runs_as_it_would_alone(scripts: Path) -> None:
@@ -148,13 +125,12 @@ def test_an_interrupt_ends_the_process_as_an_interrupt(scripts: Path) -> None:
         (["."], "is a folder"),
         (["python", "x.py"], "'python' is not needed"),
         (["srun", "x.py"], "'srun' starts processes, and comes first"),
-        (["accelerate", "launch", "x.py"], "'accelerate launch ... -m elbowroom run script.py'"),
+        (["accelerate", "launch", "x.py"], "the launcher of this name is not installed"),
         (["--memory", "much", "x.py"], "memory must be a size"),
         (["--tolerance", "2", "x.py"], "--tolerance must be a share from 0 (exact) to 1, got 2"),
         (["--ledger", "no/where.json", "x.py"], "--ledger must name a file in a folder"),
         (["--ledger", __file__, "x.py"], "--ledger must name a new file or an old ledger"),
         (["--ledger", os.devnull, "x.py"], "--ledger must name a file in a folder"),
-        (["torchrun", "--no-python", "x.py"], "--no-python leaves no script to run"),
     ],
 )
 def test_what_cannot_be_run_is_said_in_one_sentence(
@@ -227,124 +203,6 @@ def test_a_budget_out_of_reach_is_one_sentence(tmp_path: Path) -> None:
     assert len(ours.stderr.splitlines()) == 1
 
 
-DISTRIBUTED = """
-import sys
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-
-def make():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.Linear(256, 8))
-
-
-def loss_of(model, step, rank):
-    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(100 * step + rank))
-    return nn.functional.cross_entropy(model(x), x[:, :8].argmax(1))
-
-
-if __name__ == "__main__":
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(make())
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for step in range(5):
-        loss_of(model, step, dist.get_rank()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    if dist.get_rank() == 0:
-        torch.save(model.module.state_dict(), sys.argv[1])
-    dist.destroy_process_group()
-"""
-
-
-def test_torchrun_starts_it_in_every_process(tmp_path: Path) -> None:
-    """`run torchrun` has torchrun start `-m elbowroom run`: both ways in one."""
-    (tmp_path / "train.py").write_text(DISTRIBUTED)
-    words = ["--tolerance", 0, "--ledger", "ledger.json", "torchrun", "--nproc-per-node", 2]
-    done = run(tmp_path, *RUN, *words, "--standalone", "train.py", "ours.pt")
-    assert done.returncode == 0, done.stderr
-    # The first process speaks for both.
-    assert done.stderr.count("elbowroom: Sequential: ") == 1
-    for name, rank in (("ledger.json", 0), ("ledger-rank1.json", 1)):
-        ledger = json.loads((tmp_path / name).read_text())
-        assert ledger["rank"] == rank
-        assert [module["passes"] for module in ledger["modules"]] == [5]
-    script = runpy.run_path(str(tmp_path / "train.py"))
-    model = script["make"]()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for step in range(5):
-        for rank in range(2):
-            # Halves add up to the mean without rounding.
-            (script["loss_of"](model, step, rank) / 2).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    for name, value in weights(tmp_path / "ours.pt").items():
-        assert torch.equal(value, model.state_dict()[name]), name
-
-
-SPAWN = """
-import sys
-import torch
-import torch.multiprocessing as mp
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
-
-
-class Waves(Dataset):
-    def __len__(self):
-        return 128
-
-    def __getitem__(self, index):
-        return torch.arange(64).mul(index).sin()
-
-
-def train(rank, workers):
-    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
-    context = "spawn" if workers else None
-    for x in DataLoader(Waves(), 64, num_workers=workers, multiprocessing_context=context):
-        model(x).square().mean().backward()
-
-
-if __name__ == "__main__":
-    mp.start_processes(train, (int(sys.argv[2]),), nprocs=1, start_method=sys.argv[1])
-"""
-
-
-@pytest.mark.parametrize(("method", "workers"), [("spawn", 1), ("fork", 0)])
-def test_processes_of_the_script_are_accompanied(tmp_path: Path, method: str, workers: int) -> None:
-    """Also those that only load data, which have nothing to say."""
-    (tmp_path / "train.py").write_text(SPAWN)
-    done = run(tmp_path, *RUN, "--ledger", "ledger.json", "train.py", method, workers)
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("elbowroom: Sequential: ") and "2 passes" in line
-    (file,) = tmp_path.glob("ledger-process*.json")
-    assert [m["passes"] for m in json.loads(file.read_text())["modules"]] == [2]
-
-
-def test_processes_of_slurm_write_ledgers_of_their_own(tmp_path: Path) -> None:
-    """What srun does: it starts the command several times, with a number for each."""
-    (tmp_path / "train.py").write_text(
-        "import torch\ntorch.nn.Linear(256, 256)(torch.randn(64, 256)).sum().backward()\n"
-    )
-    words = [*RUN, "--ledger", "ledger.json", "train.py"]
-    done = run(tmp_path, *words, SLURM_PROCID="1", SLURM_NTASKS="2")
-    assert (done.returncode, done.stderr) == (0, "")
-    (file,) = tmp_path.glob("*.json")
-    assert file.name == "ledger-rank1.json"
-
-
-def test_a_script_that_trains_nothing_is_told_so(tmp_path: Path) -> None:
-    (tmp_path / "other.py").write_text("print('done')\n")
-    done = run(tmp_path, *RUN, "other.py")
-    assert (done.returncode, done.stdout) == (0, "done\n")
-    assert done.stderr == (
-        "elbowroom: no module was trained where it could be watched: nothing was compressed\n"
-    )
-
-
 COMPILED = """
 import sys
 import torch
@@ -398,3 +256,81 @@ def test_compiled_modules_are_compressed_inside_their_graphs(tmp_path: Path) -> 
     assert not all(torch.equal(mine[name], theirs[name]) for name in mine | theirs)
     for name in mine | theirs:
         torch.testing.assert_close(mine[name], theirs[name], atol=1e-3, rtol=0)
+
+
+def test_a_script_that_trains_nothing_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("print('done')\n")
+    done = run(tmp_path, *RUN, "other.py")
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert done.stderr == (
+        "elbowroom: no module was trained where it could be watched: nothing was compressed\n"
+    )
+    done = run(tmp_path, *RUN, "--memory", "1GB", "--quiet", "other.py")
+    assert (done.returncode, done.stdout) == (3, "done\n")
+    assert done.stderr.startswith("elbowroom: the budget of 1.00 GB was not kept to: no module")
+    assert len(done.stderr.splitlines()) == 1
+
+
+PEAKS = """
+import sys
+import torch
+
+torch.set_num_threads(1)
+before, after = (int(word) * 10**6 for word in sys.argv[1:])
+held = bytearray(before)
+del held
+model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU(), torch.nn.Linear(256, 8))
+for _ in range(2):
+    model(torch.randn(64, 256)).square().sum().backward()
+held = bytearray(after)
+"""
+
+
+@pytest.mark.parametrize(("before", "after", "code"), [(1500, 0, 0), (0, 1500, 3)])
+def test_a_budget_is_kept_to_while_training(
+    tmp_path: Path, before: int, after: int, code: int
+) -> None:
+    """What the script takes before it trains is its own, and is told apart."""
+    (tmp_path / "train.py").write_text(PEAKS)
+    done = run(tmp_path, *RUN, "--memory", "1GB", "train.py", before, after)
+    summary, *failure = done.stderr.splitlines()
+    assert "above the budget of 1.00 GB" in summary
+    assert ("while training" in summary) == ("outside of training" in summary) == (not failure)
+    assert done.returncode == code, done.stderr
+    assert len(failure) == (code == 3)
+    assert all("1.00 GB was exceeded: the process took" in line for line in failure)
+
+
+LAUNCHER = '''
+"""Trains in a process that it starts; is another program from its second line on."""
+import importlib.util
+import os
+import subprocess
+import sys
+
+if "again" not in sys.argv:
+    os.execv(sys.executable, [sys.executable, __file__, "again"])
+assert "elbowroom" not in sys.modules
+assert importlib.util.find_spec("torch").origin.endswith("__init__.py")
+assert "torch" not in sys.modules
+other = [sys.executable, "-c", "import sys; print('elbowroom' in sys.modules)"]
+print(subprocess.run(other, capture_output=True, text=True, check=True).stdout)
+print(subprocess.run(["echo", "no Python"], capture_output=True, text=True).stdout)
+subprocess.run([sys.executable, "train.py", "out.pt"], stdin=subprocess.DEVNULL, check=True)
+'''
+
+
+def test_programs_that_the_script_becomes_or_starts_are_accompanied(scripts: Path) -> None:
+    for file in (scripts / "package").iterdir():
+        file.rename(scripts / file.name)
+    (scripts / "launcher.py").write_text(LAUNCHER)
+    kept = scripts / "kept"
+    kept.mkdir()
+    done = run(scripts, *RUN, "launcher.py", TMPDIR=str(kept))
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line]
+    assert lines[:2] == ["False", "no Python"]
+    assert lines[2].startswith("['out.pt']|__main__|") and lines[3] == "its own ending"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("elbowroom: Sequential: 0.4 MB saved") and "6 passes" in line
+    assert not list(kept.glob("elbowroom*"))

@@ -1,20 +1,23 @@
 """The verb `run`: a training script as it is, with its activations compressed."""
 
 import json
-import sys
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from elbowroom.errors import BackendUnavailable, InvalidArgument
+from elbowroom.errors import InvalidArgument
 from elbowroom.sizes import parse_bytes
 
 if TYPE_CHECKING:
-    from elbowroom.integrations.companion import Orders
+    from elbowroom.integrations.launch import Program
 
 # What follows the script is the script's own.
 SETTINGS = {"context_settings": {"allow_interspersed_args": False}}
+
+EXIT_ABOVE_BUDGET = 3
+"""The script has ended well, and a budget that was asked for was not kept to."""
 
 
 def run(
@@ -47,8 +50,10 @@ def run(
     ] = False,
 ) -> None:
     """Run a training script, unchanged, in less memory."""
-    from elbowroom.integrations.companion import Companion, Orders
-    from elbowroom.integrations.launch import Program
+    from elbowroom.integrations.companion import Companion
+    from elbowroom.integrations.family import Family
+    from elbowroom.integrations.orders import Orders
+    from elbowroom.integrations.summary import find_breach
 
     if memory is not None:
         parse_bytes(memory)
@@ -62,10 +67,8 @@ def run(
         script=script,
     )
     words = words or []
-    if script == "torchrun" and not module and not Path(script).exists():
-        _torchrun(orders, words)
-    program = Program.of_module(script) if module else Program.of_script(script)
-    companion = Companion(orders)
+    program = _program(script, module)
+    companion = Companion(Family.begin(orders))
     if companion.rank == 0 and ledger is not None:
         # An old one would be taken for that of a run that fails to write its own.
         ledger.unlink(missing_ok=True)
@@ -74,32 +77,32 @@ def run(
         program.run(words)
     except SystemExit as end:
         companion.has_failed = end.code not in {None, 0}
+        if memory is not None and not companion.has_failed:
+            _await_threads()
+            if find_breach(companion) is not None:
+                raise SystemExit(EXIT_ABOVE_BUDGET) from None
         raise
     except BaseException:
         companion.has_failed = True
         raise
 
 
-def _torchrun(orders: "Orders", words: list[str]) -> NoReturn:
-    """Have torchrun start this verb in every process, in front of the script."""
-    try:
-        from torch.distributed import run as launcher
-    except ImportError as error:
-        raise BackendUnavailable(f"torchrun needs a torch with distributed: {error}") from error
-    launch = launcher.parse_args(words)
-    if launch.no_python:
-        raise InvalidArgument(
-            "--no-python leaves no script to run: write 'torchrun --no-python ... elbowroom run "
-            "script.py'"
-        )
-    options = ["run", f"--tolerance={orders.tolerance}", f"--rule={orders.rule}"]
-    options += [] if orders.memory is None else [f"--memory={orders.memory}"]
-    options += [] if orders.ledger is None else [f"--ledger={orders.ledger}"]
-    options += ["--quiet"] * orders.is_quiet + ["--json"] * orders.is_json + ["-m"] * launch.module
-    launch.training_script_args = [*options, launch.training_script, *launch.training_script_args]
-    launch.training_script, launch.module = "elbowroom", True
-    launcher.run(launch)
-    sys.exit(0)
+def _program(script: str, is_module: bool) -> "Program":
+    """What is to run: a script, a module, or a launcher whose processes are accompanied."""
+    from elbowroom.integrations.launch import LAUNCHERS, Program
+
+    if is_module:
+        return Program.of_module(script)
+    if script in LAUNCHERS and not Path(script).exists():
+        return Program.of_launcher(script)
+    return Program.of_script(script)
+
+
+def _await_threads() -> None:
+    """Threads that Python would wait for may still train."""
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
 
 
 def _checked_tolerance(tolerance: float) -> float:

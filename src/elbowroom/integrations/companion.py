@@ -6,53 +6,33 @@ rooms are imported with the first module that is trained.
 
 import atexit
 import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import logging
-import multiprocessing.spawn
-import multiprocessing.util
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from elbowroom.integrations.arrival import Arrival
+from elbowroom.integrations.family import Family, rank_here
 
 if TYPE_CHECKING:
     from elbowroom.keep.activations.anywhere import Anywhere
 
 
-@dataclass(frozen=True, kw_only=True)
-class Orders:
-    """What a run was asked for."""
-
-    tolerance: float = 0.1
-    memory: str | None = None
-    rule: Literal["variance", "comet", "certified"] = "variance"
-    ledger: str | None = None
-    """File for the ledger."""
-
-    is_quiet: bool = False
-    is_json: bool = False
-    """Whether the summary is for programs."""
-
-    script: str = ""
-
-
 class Companion:
     """One process of a run."""
 
-    def __init__(self, orders: Orders, *, is_child: bool = False) -> None:
-        self.orders = orders
-        self.is_child = is_child
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self.orders = family.orders
+        self.is_child = os.getpid() != family.root
         """Started by the script itself, not by the user or a launcher."""
 
-        self.has_children = False
         self.has_failed = False
         self.anywhere: Anywhere | None = None
-        self.rank: int | None = None if is_child else _rank()
+        self.rank: int | None = self._find_rank()
         """Among the processes of a launch or of torch.distributed; None where nobody tells."""
 
         self.notes: list[str] = []
@@ -61,17 +41,17 @@ class Companion:
     def start(self) -> None:
         """Wait for torch; tell at the end what happened."""
         atexit.register(self.finish)
-        # A forked process ends without the functions of atexit.
+        # Imported now, so that processes of the script are over before the summary comes.
+        import multiprocessing.util
+
+        self.family.announce()
+        # A process that multiprocessing has forked ends without the functions of atexit.
         multiprocessing.util.register_after_fork(self, Companion._forked)
-        os.register_at_fork(after_in_parent=self._note_child)
-        self._prepare_children()
-        if "torch" in sys.modules:
-            self._wait_for_training()
-        else:
-            sys.meta_path.insert(0, _Arrival("torch", self._wait_for_training))
+        os.register_at_fork(after_in_child=self._become_child)
+        Arrival("torch", self._wait_for_training).await_it()
 
     def finish(self) -> None:
-        """Print and write what was kept in rooms."""
+        """Print, write and report what was kept in rooms."""
         from elbowroom.integrations.summary import conclude
 
         conclude(self)
@@ -79,26 +59,24 @@ class Companion:
     def say(self, sentence: str) -> None:
         """One line for the user, at once; of several processes the first one speaks."""
         self.notes.append(sentence)
-        if not (self.orders.is_quiet or self.orders.is_json or self.rank):
+        is_silent = self.orders.is_quiet or self.orders.is_json or self.rank
+        if not is_silent and (not self.is_child or self.family.may_say(sentence)):
             print(f"elbowroom: {sentence}", file=sys.stderr, flush=True)
 
-    def _prepare_children(self) -> None:
-        """Processes that the script spawns find a companion among what they are told."""
-        tell = multiprocessing.spawn.get_preparation_data
+    def _find_rank(self) -> int | None:
+        rank = rank_here()
+        if not self.is_child:
+            return int(rank or 0)
+        return int(rank) if rank and rank != self.family.rank else None
 
-        def tell_more(name: str) -> dict[str, Any]:
-            self._note_child()
-            return {**tell(name), "elbowroom": _Birth(self.orders)}
-
-        multiprocessing.spawn.get_preparation_data = tell_more
-
-    def _note_child(self) -> None:
-        self.has_children = True
+    def _become_child(self) -> None:
+        self.is_child, self.rank, self.notes = True, None, []
+        if self.anywhere is not None:
+            self.anywhere.forget()
 
     def _forked(self) -> None:
-        self.is_child, self.has_children, self.rank, self.notes = True, False, None, []
-        if self.anywhere is not None:
-            self.anywhere.accounts.clear()
+        import multiprocessing.util
+
         multiprocessing.util.Finalize(self, self.finish, exitpriority=0)
 
     def _wait_for_training(self) -> None:
@@ -181,51 +159,11 @@ class _Voice(logging.Handler):
         self._say(record.getMessage())
 
 
-@dataclass(frozen=True)
-class _Birth:
-    """Unpickled in a process that the script has spawned, it starts a companion there."""
-
-    orders: Orders
-
-    def __reduce__(self) -> tuple[Callable[[Orders], None], tuple[Orders]]:
-        return _accompany_child, (self.orders,)
-
-
-def _accompany_child(orders: Orders) -> None:
-    Companion(orders, is_child=True).start()
-
-
-class _Arrival(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a module as all others would, and tells when it has been imported."""
-
-    def __init__(self, name: str, arrived: Callable[[], None]) -> None:
-        self._name = name
-        self._arrived = arrived
-        self._loader: Any = None
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Only once, and only for the one module."""
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            self._loader, spec.loader = spec.loader, self
-        return spec
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """As the loader does whose place this takes."""
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """As that loader does, which then gets its place back."""
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._arrived()
+def follow() -> None:
+    """Accompany a process that a run has started."""
+    family = Family.join()
+    if family is not None:
+        Companion(family).start()
 
 
 def _count_calls(frame: FrameType) -> int:
@@ -238,11 +176,3 @@ def _count_calls(frame: FrameType) -> int:
         count += walk.f_code is call
         walk = walk.f_back
     return count
-
-
-def _rank() -> int:
-    """Among the processes that a launcher has started; 0 where there is none."""
-    for name in ("RANK", "SLURM_PROCID"):
-        if os.environ.get(name, "").isdecimal():
-            return int(os.environ[name])
-    return 0

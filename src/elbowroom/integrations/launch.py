@@ -19,6 +19,12 @@ from typing import Any, NoReturn
 
 from elbowroom.errors import BudgetUnreachable, InvalidArgument
 
+LAUNCHERS = {
+    "torchrun": "torch.distributed.run",
+    "accelerate": "accelerate.commands.accelerate_cli",
+}
+"""Commands that start Python in other processes, and the modules that they are."""
+
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
@@ -77,6 +83,17 @@ class Program:
         )
         found = spec.name
         return cls(spec.origin, main, lambda: loader.get_code(found), os.getcwd())
+
+    @classmethod
+    def of_launcher(cls, name: str) -> "Program":
+        """What a command that starts other processes would run."""
+        try:
+            return cls.of_module(LAUNCHERS[name])
+        except (InvalidArgument, ImportError):
+            raise InvalidArgument(
+                f"there is no file {name!r}, and the launcher of this name is not installed: "
+                "install it, or name a script"
+            ) from None
 
     def run(self, words: list[str]) -> NoReturn:
         """Run it with these arguments; ends the process as Python would."""
@@ -161,10 +178,9 @@ def _without_us(trace: TracebackType | None, main: ModuleType) -> TracebackType 
 def _say_missing(script: str) -> str:
     if script in {"python", "python3"}:
         return f"{script!r} is not needed here: write 'elbowroom run script.py'"
-    if script in {"srun", "mpirun", "mpiexec", "accelerate"}:
-        launch = "accelerate launch ... -m" if script == "accelerate" else f"{script} ..."
+    if script in {"srun", "mpirun", "mpiexec"}:
         return (
-            f"{script!r} starts processes, and comes first: write '{launch} elbowroom run "
+            f"{script!r} starts processes, and comes first: write '{script} ... elbowroom run "
             "script.py'"
         )
     if Path(script).is_dir():

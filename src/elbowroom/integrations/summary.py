@@ -3,71 +3,97 @@
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from elbowroom.integrations.outcomes import Outcome, breach_of, sentence_of
+from elbowroom.sizes import parse_bytes
 
 if TYPE_CHECKING:
     from elbowroom.integrations.companion import Companion
     from elbowroom.keep.activations.anywhere import Account
 
 VERSION = 1
-BLIND = " (not predicted for compiled parts)"
 
 
 def conclude(companion: "Companion") -> None:
-    """Print the summary of one process, and write its ledger where one was asked for."""
-    accounts: list[Account] = []
+    """Report what one process has trained; the one that the user has started speaks for all."""
+    family, orders = companion.family, companion.orders
     if companion.anywhere is not None:
         companion.anywhere.remove()
-        accounts = [account for account in companion.anywhere.accounts if account.passes]
-    if companion.orders.ledger is not None:
-        _write(companion, Path(companion.orders.ledger), accounts)
-    if companion.orders.is_quiet or companion.rank:
+    if orders.ledger is not None:
+        _write(companion, Path(orders.ledger))
+    if companion.is_child or companion.rank:
+        _report(companion)
         return
-    if companion.orders.is_json and not companion.is_child:
-        print(json.dumps(_content(companion, accounts)), file=sys.stderr)
-    elif accounts:
-        _show(accounts, companion.orders.memory)
-    elif not (companion.is_child or companion.has_children or companion.has_failed):
+    if not companion.has_failed:
+        family.await_peers()
+    outcomes = _all_of(companion)
+    breach = find_breach(companion)
+    family.end()
+    if orders.is_json:
+        content = _content(companion, outcomes)
+        print(
+            json.dumps(content | ({} if breach is None else {"failure": breach})), file=sys.stderr
+        )
+        return
+    if outcomes and not orders.is_quiet:
+        _show(outcomes, None if orders.memory is None else parse_bytes(orders.memory))
+    if breach is not None:
+        print(f"elbowroom: {breach}", file=sys.stderr)
+    elif not (outcomes or companion.has_failed or orders.is_quiet):
         print(
             "elbowroom: no module was trained where it could be watched: nothing was compressed",
             file=sys.stderr,
         )
 
 
-def _show(accounts: "list[Account]", memory: str | None) -> None:
+def find_breach(companion: "Companion") -> str | None:
+    """The sentence for a budget that was asked for and not kept to; None after a failure."""
+    memory = companion.orders.memory
+    if memory is None or companion.has_failed:
+        return None
+    return breach_of(_all_of(companion), parse_bytes(memory))
+
+
+def _own(companion: "Companion") -> list[Outcome]:
+    """Of this process."""
+    if companion.anywhere is None:
+        return []
+    training_bytes = companion.anywhere.peaks.take()
+    return [Outcome.of(account, training_bytes) for account in _accounts(companion)]
+
+
+def _all_of(companion: "Companion") -> list[Outcome]:
+    """Of this process and of those that have reported."""
+    reports = companion.family.reports()
+    return _own(companion) + [
+        Outcome(**outcome) for report in reports for outcome in report["outcomes"]
+    ]
+
+
+def _report(companion: "Companion") -> None:
+    outcomes = _own(companion)
+    is_awaited = bool(companion.rank) and not companion.is_child
+    if outcomes or is_awaited:
+        name = f"rank{companion.rank}" if is_awaited else f"process{os.getpid()}"
+        companion.family.report({"outcomes": [asdict(one) for one in outcomes]}, name)
+
+
+def _show(outcomes: list[Outcome], limit_bytes: int | None) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    for account in accounts:
-        console.print(_sentence(account, memory))
+    groups: dict[str, list[Outcome]] = {}
+    for one in outcomes:
+        groups.setdefault(one.name, []).append(one)
+    for group in groups.values():
+        console.print(sentence_of(group, limit_bytes))
 
 
-def _sentence(account: "Account", memory: str | None) -> str:
-    from elbowroom.keep.activations.ledger import say_bytes
-    from elbowroom.sizes import parse_bytes
-
-    ledger = account.ledger
-    on_disk = sum(row.saved_bytes for row in ledger.rows if row.method == "offload")
-    disk = f", {say_bytes(on_disk)} of it on disk," if on_disk else ""
-    which = "the last" if ledger.step in (0, account.passes) else f"number {ledger.step}"
-    is_blind = any("compiled" in row.readers and row.bound > 0 for row in ledger.rows)
-    measured = f", measured {account.measured_error:.2g}" if account.measured_error else ""
-    line = (
-        f"[bold]elbowroom:[/] {account.name}: {say_bytes(ledger.saved_bytes)} saved{disk} → "
-        f"{say_bytes(ledger.kept_bytes)} kept in memory ([bold]{ledger.ratio:.1f}x[/]) in {which} "
-        f"of {account.passes} passes, gradient error at most {account.gradient_error:.2g} of its "
-        f"variance by prediction{measured}{BLIND if is_blind else ''}, "
-        f"{account.encode_s + account.decode_s:.1f} s in encoding and decoding"
-    )
-    if account.peak_bytes:
-        line += f", peak of the process {say_bytes(account.peak_bytes)}"
-    if memory is not None and account.peak_bytes > parse_bytes(memory):
-        line += f", [bold]above the budget of {say_bytes(parse_bytes(memory))}[/]"
-    return line
-
-
-def _write(companion: "Companion", path: Path, accounts: "list[Account]") -> None:
+def _write(companion: "Companion", path: Path) -> None:
+    accounts = _accounts(companion)
     if not accounts and (companion.is_child or path.exists()):
         return
     if companion.rank:
@@ -75,13 +101,20 @@ def _write(companion: "Companion", path: Path, accounts: "list[Account]") -> Non
     elif companion.is_child and companion.rank is None:
         path = path.with_name(f"{path.stem}-process{os.getpid()}{path.suffix}")
     try:
-        path.write_text(json.dumps(_content(companion, accounts), indent=1), encoding="utf-8")
+        content = _content(companion, _own(companion))
+        path.write_text(json.dumps(content, indent=1), encoding="utf-8")
     except OSError as error:
         print(f"elbowroom: the ledger could not be written: {error}", file=sys.stderr)
 
 
-def _content(companion: "Companion", accounts: "list[Account]") -> dict[str, Any]:
+def _accounts(companion: "Companion") -> "list[Account]":
+    every = [] if companion.anywhere is None else companion.anywhere.accounts
+    return [account for account in every if account.passes]
+
+
+def _content(companion: "Companion", outcomes: list[Outcome]) -> dict[str, Any]:
     orders = companion.orders
+    accounts = _accounts(companion)
     return {
         "version": VERSION,
         "script": orders.script,
@@ -97,10 +130,12 @@ def _content(companion: "Companion", accounts: "list[Account]") -> dict[str, Any
                 "encode_s": account.encode_s,
                 "decode_s": account.decode_s,
                 "peak_bytes": account.peak_bytes,
+                "training_bytes": outcome.training_bytes,
                 "gradient_error": account.gradient_error,
                 "measured_error": account.measured_error,
                 "ledger": json.loads(account.ledger.to_json()),
             }
-            for account in accounts
+            for account, outcome in zip(accounts, outcomes, strict=False)
         ],
+        "processes": [asdict(outcome) for outcome in outcomes[len(accounts) :]],
     }

@@ -32,7 +32,7 @@ from elbowroom.keep.activations.hooks import top_hooks
 from elbowroom.keep.activations.ledger import Ledger, say_bytes
 from elbowroom.keep.activations.observer import is_due
 from elbowroom.keep.activations.passes import Pass
-from elbowroom.keep.activations.policy import BOLD
+from elbowroom.keep.activations.peaks import Peaks
 from elbowroom.keep.activations.room import Activations
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.watch import tables_unchanged
@@ -73,9 +73,18 @@ class Account:
     recent: deque[Tally] = field(default_factory=deque[Tally])
     """Of those: several forwards may come before one backward."""
 
+    budget: Budget | None = None
+    """Of the whole process, where this module has to meet it."""
+
+    is_exact: bool = False
+    """Whether nothing may be rounded."""
+
     peak_bytes: int = 0
     """Most that the process has taken until the account was closed; of a device, most that the
     budget has seen."""
+
+    pass_peak_bytes: int = 0
+    """Most that the budget has seen."""
 
     gradient_error: float = 0.0
     """Largest that was predicted of a pass."""
@@ -93,7 +102,7 @@ class Account:
         """The last pass is over; times are added up but for the few passes before this one."""
         if self.room is None:
             return
-        self.recent.append(self.room._tally)
+        self.recent.append(self.room.last_pass)
         while len(self.recent) > keep:
             tally = self.recent.popleft()
             self.encode_s += tally.encode_s
@@ -102,8 +111,9 @@ class Account:
         # Making a ledger takes its time; older ones are for passes that fail.
         if not self.has_failed and (keep == 0 or is_due(self.passes, 64)):
             self.ledger = self.room.ledger
-        if self.room._budget is not None:
-            self.peak_bytes = max(self.peak_bytes, self.room._budget.peak_bytes)
+        if self.budget is not None:
+            self.pass_peak_bytes = max(self.pass_peak_bytes, self.budget.peak_bytes)
+            self.peak_bytes = max(self.peak_bytes, self.pass_peak_bytes)
 
     def close(self) -> None:
         """The module is gone, or the process ends."""
@@ -164,6 +174,18 @@ class Anywhere:
         self._handles: list[Any] = []
         self._holder: Account | None = None
         self.accounts: list[Account] = []
+        self._inherited: list[Account] = []
+        self.peaks = Peaks()
+
+    def forget(self) -> None:
+        """This process is a forked one: what its parent has counted is the parent's."""
+        self._inherited.extend(self.accounts)
+        self.accounts.clear()
+        for known in self._known.values():
+            known.account = None
+        self._names.clear()
+        self._holder = None
+        self.peaks = Peaks()
 
     def install(self) -> None:
         """Start to watch every module of the process."""
@@ -203,12 +225,14 @@ class Anywhere:
             self._end(call)
         self._local.call = call = _Call(module, frame, self._find(module))
         if call.known.is_passed_over or not _is_trained(module):
+            self.peaks.look(is_training=False)
             return None
         account = call.known.account or self._open(module, call.known)
         if account is None or account.room is None or not self._is_free(account):
             return None
         if account.passes:
             self._turn(account, account.room)
+        self.peaks.look(is_training=True)
         account.passes += 1
         account.has_failed = True
         call.room = account.room
@@ -238,6 +262,7 @@ class Anywhere:
         self._local.call = None
         if call.room is not None:
             call.room._exit_forward()
+            self.peaks.look(is_training=True)
 
     def _find(self, module: nn.Module) -> _Known:
         known = self._known.get(id(module))
@@ -279,13 +304,14 @@ class Anywhere:
             room = Activations(
                 weak,
                 tolerance=self._terms.tolerance,
-                memory=self._terms.memory if takes else None,
                 rule=self._terms.rule,
             )
             is_on_host = device_of(module).type == "cpu"
-            account = Account(name if count == 1 else f"{name} ({count})", room, is_on_host)
+            name = name if count == 1 else f"{name} ({count})"
+            account = Account(name, room, is_on_host, is_exact=self._terms.tolerance == 0)
             if self._terms.memory is not None:
-                room._policy.first = BOLD
+                limit_bytes = parse_bytes(self._terms.memory)
+                account.budget = room.share_budget(limit_bytes, holds=takes)
             if takes:
                 self._holder = account
             known.account = account
@@ -300,9 +326,9 @@ class Anywhere:
             return
         # The peak is the process's, and one room can arrange it: that which has most to give.
         limit_bytes = parse_bytes(self._terms.memory)
-        if account.ledger.saved_bytes > holder.room._tally.saved_bytes:
-            holder.room._budget = None
-            room._budget = Budget(room.model, limit_bytes, room._tell)
+        if account.ledger.saved_bytes > holder.room.last_pass.saved_bytes:
+            holder.budget = holder.room.share_budget(limit_bytes, holds=False)
+            account.budget = room.share_budget(limit_bytes, holds=True)
             self._holder = holder = account
         self._say(
             f"several modules are trained: the budget of {say_bytes(limit_bytes)} is the whole "

@@ -393,9 +393,3 @@ _RULES: dict[str, _Rule] = {
     "Relu": _relu,
     "Mul": _product,
 }
-
-
-def note_probe(entry: "Entry", tensor: Tensor) -> None:
-    """A few values, for what derives from the tensor to be compared with."""
-    if entry.probe is None and tensor.numel() and any(use.kind in SOURCES for use in entry.uses):
-        entry.probe = values_at_places(tensor)

@@ -20,7 +20,7 @@ from torch import Tensor
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.derive import derive, note_probe
+from elbowroom.keep.activations.derive import SOURCES, derive
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
     Entry,
@@ -52,6 +52,7 @@ from elbowroom.keep.activations.payloads import (
     offload,
 )
 from elbowroom.keep.activations.policy import Policy, husk
+from elbowroom.keep.activations.proofs import note_probe
 from elbowroom.keep.activations.readers import Readers
 from elbowroom.keep.activations.reasons import CHANGED, ODD, YOURS, reason_of, say_small
 from elbowroom.keep.activations.rerun import RERUN, rerun
@@ -171,7 +172,7 @@ class Pass:
                 continue
             if entry.is_near and self._will_do(entry):
                 # Encoded or derived already.
-                note_probe(entry, entry.raw)
+                note_probe(entry, entry.raw, SOURCES)
                 entry.raw = entry.producer = None
             elif entry.needs & {Need.VALUES, Need.EXACT, Need.WINDOW}:
                 self._act(entry, entry.raw)
@@ -277,7 +278,7 @@ class Pass:
             reason = reason_of(entry, self._policy, is_planned=form is Form.KEEP)
             entry.keep_as_it_is(owned=True, reason=reason)
         else:
-            note_probe(entry, tensor)
+            note_probe(entry, tensor, SOURCES)
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)

@@ -33,7 +33,7 @@ from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.trees import tensors_in
 from elbowroom.keep.activations.trust import Trust
 from elbowroom.keep.activations.untouched import Untouched
-from elbowroom.keep.activations.watch import Arguments, Functions, Modules
+from elbowroom.keep.activations.watch import Arguments, Functions, Modules, abandon
 from elbowroom.sizes import parse_bytes
 
 _log = logging.getLogger("elbowroom")
@@ -121,19 +121,12 @@ class Activations:
     @property
     def ledger(self) -> Ledger:
         """Of the last pass."""
-        tally = self._tally
-        return Ledger(
-            step=self._step,
-            saved_bytes=tally.saved_bytes,
-            kept_bytes=tally.kept_bytes,
-            peak_bytes=tally.peak_bytes,
-            gradient_error=tally.gradient_error,
-            encode_s=tally.encode_s,
-            decode_s=tally.decode_s,
-            rows=tally.rows,
-            readings=tuple(self._trust.readings),
-            events=tuple(self._events),
-        )
+        return self._tally.to_ledger(self._step, self._trust.readings, self._events)
+
+    @property
+    def last_pass(self) -> Tally:
+        """What is counted of the last pass, while it lives and after."""
+        return self._tally
 
     @property
     def moments(self) -> tuple[tuple[float, str, int, int], ...]:
@@ -187,7 +180,7 @@ class Activations:
         if self._meter is not None:
             self._meter.note_call(args, kwargs)
         return Arguments.of(
-            args, functools.partial(_abandon, frames, frames[0], get_ident())
+            args, functools.partial(abandon, frames, frames[0], get_ident())
         ), kwargs
 
     @opaque
@@ -204,6 +197,17 @@ class Activations:
         self._watched = {}
         if self._meter is not None:
             self._meter.disarm()
+        self._rest()
+
+    def share_budget(self, limit_bytes: int, *, holds: bool) -> Budget | None:
+        """Of rooms that share a process's budget one has to meet it; the others only encode."""
+        self._policy.first = BOLD
+        self._rest()
+        self._budget = Budget(self.model, limit_bytes, self._tell) if holds else None
+        self._memory = None if holds else memory_of(self.model)
+        return self._budget
+
+    def _rest(self) -> None:
         for each in (self._budget, self._memory):
             if each is not None:
                 each.rest()
@@ -344,10 +348,3 @@ class Activations:
     def _tell(self, event: str) -> None:
         self._events.append(f"step {self._step}: {event}")
         _log.info(event)
-
-
-def _abandon(frames: list[ExitStack], frame: ExitStack, thread: int) -> None:
-    """An interrupted call is over, and torch has called no hook for it."""
-    if frame in frames and thread == get_ident():
-        while frames:
-            frames.pop().close()

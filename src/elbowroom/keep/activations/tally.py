@@ -4,7 +4,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
-from elbowroom.keep.activations.ledger import Row
+from elbowroom.keep.activations.ledger import Ledger, Reading, Row
 from elbowroom.keep.activations.needs import class_of
 from elbowroom.keep.activations.payloads import Raw
 from elbowroom.keep.activations.reasons import UNREAD
@@ -71,6 +71,21 @@ class Tally:
     def moments(self) -> list[tuple[float, str, int, int]]:
         """When and where bytes came or went: those of a plain tensor, and those held for it."""
         return [m for m in (event.to_moment() for event in self._events) if m[2] or m[3]]
+
+    def to_ledger(self, step: int, readings: list[Reading], events: list[str]) -> Ledger:
+        """For people: this pass, what the meter has read so far, and what has happened."""
+        return Ledger(
+            step=step,
+            saved_bytes=self.saved_bytes,
+            kept_bytes=self.kept_bytes,
+            peak_bytes=self.peak_bytes,
+            gradient_error=self.gradient_error,
+            encode_s=self.encode_s,
+            decode_s=self.decode_s,
+            rows=self.rows,
+            readings=tuple(readings),
+            events=tuple(events),
+        )
 
     def so_far(self) -> tuple[int, int]:
         """Bytes saved plainly, and those held without a bound, also before the forward is over."""

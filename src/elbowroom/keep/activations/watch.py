@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -112,6 +112,13 @@ class Arguments(tuple[Any, ...]):
 
     def __del__(self) -> None:
         self.over()
+
+
+def abandon(frames: list[ExitStack], frame: ExitStack, thread: int) -> None:
+    """An interrupted call is over, and torch has called no hook for it."""
+    if frame in frames and thread == threading.get_ident():
+        while frames:
+            frames.pop().close()
 
 
 class Modules:
