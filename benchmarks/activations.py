@@ -20,7 +20,7 @@ from typing import Any
 
 from activation_cases import CASES, Case
 
-from elbowroom.keep.activations.observer import is_due
+from elbowroom.keep.activations.schedule import is_due
 
 CONTENDERS = (
     "plain",

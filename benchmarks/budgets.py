@@ -19,7 +19,7 @@ from activation_cases import CASES, loss_of
 
 import elbowroom as er
 from elbowroom.bench.memory import status_bytes
-from elbowroom.keep.activations.observer import is_due
+from elbowroom.keep.activations.schedule import is_due
 
 SHARES = (0.75, 0.5, 0.33)
 FACTORS = (2, 3, 4, 6, 8, 12, 16, 24)

@@ -263,7 +263,7 @@ def peak():
 
 try:
     room = None if memory == "none" else er.Activations(model, memory=int(memory))
-    for _ in range(7):
+    for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         if room is None:
             loss = functional.cross_entropy(model(x), y)

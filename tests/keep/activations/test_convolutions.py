@@ -207,7 +207,7 @@ step(1, room)
 trim_heap()
 gauge = Process()
 base = gauge.now()
-for number in range(7):
+for number in range(4):
     gauge.reset()
     step(32, room)
 print(gauge.peak() - base, room.ledger.saved_bytes)

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import elbowroom as er
-from elbowroom.keep.activations.observer import is_due
 from elbowroom.keep.activations.payloads import Coded
+from elbowroom.keep.activations.schedule import is_due
 
 
 def network(kind: str) -> nn.Module:

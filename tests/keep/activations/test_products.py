@@ -11,7 +11,8 @@ from torch.nn import functional
 import elbowroom as er
 from elbowroom.keep.activations import observer
 from elbowroom.keep.activations.derive import Derived
-from elbowroom.keep.activations.growth import path_factor
+from elbowroom.keep.activations.entries import Entry
+from elbowroom.keep.activations.growth import note_error
 from tests.keep.activations.checking import error_of, gradients, nothing_is_left, same_bits
 
 BEFORE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -88,19 +89,20 @@ def test_errors_grow_by_the_mask(mask: str, monkeypatch: pytest.MonkeyPatch) -> 
     """As they really do: the source is shaken, and what follows from it moves so much."""
     seen: list[tuple[float, float]] = []
 
-    def watched(derived: Derived, records: Any) -> float:
-        told = path_factor(derived, records)
-        source = derived.derivation.source
-        x = source.values()
-        plain = derived.derivation.apply()
-        noise = torch.randn_like(x).mul_(0.01)
-        source.raw = x + noise
-        moved = derived.derivation.apply() - plain
-        source.raw = None
-        seen.append((told, float(moved.square().mean() / noise.square().mean())))
-        return told
+    def watched(entry: Entry, records: Any) -> list[tuple[Entry, float]]:
+        found = note_error(entry, records)
+        if isinstance(entry.payload, Derived) and len(found) == 1:
+            ((source, told),) = found
+            x, derivation = source.values(), entry.payload.derivation
+            plain = derivation.apply()
+            noise = torch.randn_like(x).mul_(0.01)
+            source.raw = x + noise
+            moved = derivation.apply() - plain
+            source.raw = None
+            seen.append((told, float(moved.square().mean() / noise.square().mean())))
+        return found
 
-    monkeypatch.setattr(observer, "path_factor", watched)
+    monkeypatch.setattr(observer, "note_error", watched)
     model = make_model()
     forward = make_forward("layer_norm", mask)
     room = er.Activations(model, meter=0)

@@ -59,15 +59,15 @@ def peak_bytes(steps: int, order: int = 1, **options: Any) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="the process's peak is told by Linux")
 @pytest.mark.parametrize("options", [{"slots": 4}, {"slots": (1, 5)}, {"memory": "200 MB"}])
 def test_memory_does_not_grow_with_the_steps(options: dict[str, Any]) -> None:
-    short, long = peak_bytes(20, **options), peak_bytes(200, **options)
+    short, long = peak_bytes(20, **options), peak_bytes(80, **options)
     assert long < 1.25 * short + 3 * STATE
-    assert long < 200 * 4 << 20
+    assert long < 80 * 4 << 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the process's peak is told by Linux")
 @pytest.mark.parametrize("tolerance", [0.0, 0.01])
 def test_a_budget_is_kept(tolerance: float) -> None:
-    assert peak_bytes(150, memory=240_000_000, tolerance=tolerance) < 240_000_000
+    assert peak_bytes(80, memory=240_000_000, tolerance=tolerance) < 240_000_000
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the process's peak is told by Linux")

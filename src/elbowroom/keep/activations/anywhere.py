@@ -30,10 +30,10 @@ from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.gauge import Process, device_of
 from elbowroom.keep.activations.hooks import top_hooks
 from elbowroom.keep.activations.ledger import Ledger, say_bytes
-from elbowroom.keep.activations.observer import is_due
 from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.peaks import Peaks
 from elbowroom.keep.activations.room import Activations
+from elbowroom.keep.activations.schedule import is_due
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.watch import tables_unchanged
 from elbowroom.sizes import parse_bytes

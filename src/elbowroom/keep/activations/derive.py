@@ -15,57 +15,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from elbowroom.keep.activations.masks import Bits, pack_sign
-from elbowroom.keep.activations.needs import RESHAPES, Need, is_accumulator, kind_of, need_of
+from elbowroom.keep.activations.needs import RESHAPES, Need, kind_of, need_of
+from elbowroom.keep.activations.operators import elementwise, normalisation
+from elbowroom.keep.activations.operators.record import (
+    Derivation,
+    Rule,
+    held,
+    is_dense,
+    record_of,
+)
 from elbowroom.keep.activations.products import is_above_zero, made_by, places_within, values_at
 from elbowroom.keep.activations.proofs import fits, is_as_expected
 
 if TYPE_CHECKING:
-    from elbowroom.keep.activations.entries import Entry, Record, Use
-
-Records = dict[int, "Record"]
-
-
-@dataclass(frozen=True, slots=True)
-class Derivation:
-    """How an output follows from entries that are kept anyway."""
-
-    path: tuple[str, ...]
-    """Kinds of the nodes passed, from the output back to what is kept."""
-
-    source: "Entry"
-    """What the values come from."""
-
-    others: tuple["Entry", ...]
-    """Masks, means and the like: exact."""
-
-    apply: Callable[[], Tensor]
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    """Of what `apply` gives."""
-
-    some: Callable[[], Tensor] | None = None
-    """What is to be expected of a few values, to rounding."""
-
-    places: Callable[[], Tensor] | None = None
-    """Where these are in what `apply` gives, row-major; usually where the source has its few."""
-
-    masks: tuple["Entry", ...] = ()
-    """What the values are multiplied by on the way, of any shape that broadcasts."""
-
-    norm: int = 0
-    """Number of the normalisation that was passed: others may read the same source."""
-
-    is_rounded: bool = False
-    """Whether other operations make it than did: last bits differ, of an exact source too."""
-
-    is_masked: bool = False
-    """Whether what is not above zero is zero, which the values with their errors do not tell."""
+    from elbowroom.keep.activations.entries import Entry, Record, Records, Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +41,7 @@ class Derived:
 
     derivation: Derivation
     shape: tuple[int, ...]
+    stride: tuple[int, ...]
     signs: Bits | None = None
     """Which values are above zero, where all others are zero."""
 
@@ -95,18 +63,24 @@ class Derived:
             if entry.payload is not None and entry.payload.method == "keep":
                 # Not a copy: changed since, it would give other values.
                 entry.check_version()
-        found = self.derivation.apply().reshape(self.shape).contiguous()
+        found = self.derivation.apply().reshape(self.shape)
+        if found.stride() != self.stride and not _lies_alike(found, self.stride):
+            found = found.new_empty_strided(self.shape, self.stride).copy_(found)
         # Its own memory: what is masked has been through an operation.
         return found if self.signs is None else found.mul_(self.signs.restore())
 
     def link(self, uses: "Iterable[Use]") -> None:
-        """Whoever uses its values uses the source."""
-        source, path = self.derivation.source, self.derivation.path
-        source.uses.extend(
+        """Whoever uses its values uses what they come from."""
+        path, sources = self.derivation.path, [self.derivation.source]
+        if self.derivation.expression is not None:
+            sources.extend(self.derivation.others)
+        readers = [
             replace(use, path=path)
             for use in uses
             if self.signs is None or need_of(use.kind, use.slot) is not Need.SIGN
-        )
+        ]
+        for source in sources:
+            source.uses.extend(readers)
 
     def has_made(self, tensor: Tensor) -> bool:
         """Whether a tensor has memory of its own, and is not a view of the source."""
@@ -115,7 +89,7 @@ class Derived:
 
 
 def derive(
-    tensor: Tensor, producer: Any, records: Records, *, exact: bool, masked: bool
+    tensor: Tensor, producer: Any, records: "Records", *, exact: bool, masked: bool
 ) -> Derived | None:
     """How the tensor follows from kept entries, if it does.
 
@@ -126,34 +100,39 @@ def derive(
         exact: The same bits are asked for.
         masked: Also if it takes a bit a value.
     """
-    if not tensor.is_contiguous():
+    if producer is None or not is_dense(tensor):
         return None
     derivation = _output_of(producer, records, exact, tensor.numel())
+    derivation = derivation or elementwise.derivation_of(tensor, producer, records, exact)
     if derivation is None or not (
         fits(tensor, derivation, exact) and is_as_expected(tensor, derivation)
     ):
         return None
+    shape, stride = tuple(tensor.shape), tensor.stride()
     if not derivation.is_masked:
-        return Derived(derivation, tuple(tensor.shape))
-    return Derived(derivation, tuple(tensor.shape), pack_sign(tensor)) if masked else None
+        return Derived(derivation, shape, stride)
+    return Derived(derivation, shape, stride, pack_sign(tensor)) if masked else None
 
 
-def _output_of(node: Any, records: Records, exact: bool, count: int) -> Derivation | None:
+def _lies_alike(tensor: Tensor, stride: tuple[int, ...]) -> bool:
+    """Whether strides differ at most where there is nothing to step to."""
+    sizes = zip(tensor.shape, tensor.stride(), stride, strict=True)
+    return all(size == 1 or own == other for size, own, other in sizes)
+
+
+def _output_of(node: Any, records: "Records", exact: bool, count: int) -> Derivation | None:
+    first = node
     for _ in range(4):
         if node is None or not _hands_on(node, count):
             break
+        if node is not first and node._sequence_nr() in records.changed:
+            return None
         node = node.next_functions[0][0]
     if node is None:
         return None
-    record = _record_of(node, records)
+    record = record_of(node, records)
     rule = None if record is None else _RULES.get(record.kind)
     return None if record is None or rule is None else rule(node, record, records, exact)
-
-
-def _record_of(node: Any, records: Records) -> "Record | None":
-    """Nodes of other threads have numbers of their own."""
-    record = None if node is None else records.get(node._sequence_nr())
-    return record if record is not None and record.kind == kind_of(node) else None
 
 
 def _hands_on(node: Any, count: int) -> bool:
@@ -163,14 +142,8 @@ def _hands_on(node: Any, count: int) -> bool:
     return kind in RESHAPES or (kind == "Expand" and math.prod(node._saved_self_sym_sizes) == count)
 
 
-def _held(record: "Record", slot: str) -> "Entry | None":
-    """The entry of a slot, if it holds values that can be had again."""
-    entry = record.entry(slot)
-    return entry if entry is not None and entry.has_values else None
-
-
-def _gelu(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
-    source = _held(record, "self")
+def _gelu(node: Any, record: "Record", records: "Records", exact: bool) -> Derivation | None:
+    source = held(record, "self")
     if source is None:
         return None
     approximate = node._saved_approximate
@@ -181,8 +154,8 @@ def _gelu(node: Any, record: "Record", records: Records, exact: bool) -> Derivat
     return _elementwise("Gelu", source, function)
 
 
-def _silu(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
-    source = _held(record, "self")
+def _silu(node: Any, record: "Record", records: "Records", exact: bool) -> Derivation | None:
+    source = held(record, "self")
     if source is None:
         return None
     return _elementwise("Silu", source, functional.silu)
@@ -200,123 +173,17 @@ def _elementwise(kind: str, source: "Entry", function: Callable[[Tensor], Tensor
     )
 
 
-def _layer_norm(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
-    source, mean, scale = (_held(record, slot) for slot in ("input", "result1", "result2"))
-    weight, bias = (_held(record, slot) for slot in ("weight", "bias"))
-    if source is None or mean is None or scale is None or source.dtype != mean.dtype:
-        return None
-    if ("bias" in record.slots) != (bias is not None):
-        return None
-
-    def some() -> Tensor:
-        width = math.prod(source.shape) // math.prod(mean.shape)
-        rows, columns = source.places() // width, source.places() % width
-        y = source.some_values() - mean.values().flatten()[rows]
-        y.mul_(scale.values().flatten()[rows])
-        for entry, join in ((weight, y.mul_), (bias, y.add_)):
-            if entry is not None:
-                join(entry.values().flatten()[columns])
-        return y
-
-    if exact:
-        if record.eps is None:
-            return None
-        eps, shape = record.eps, tuple(node._saved_normalized_shape)
-
-        def again() -> Tensor:
-            return torch.native_layer_norm(
-                source.values(),
-                shape,
-                None if weight is None else weight.values(),
-                None if bias is None else bias.values(),
-                eps,
-            )[0]
-
-        held = tuple(e for e in (weight, bias) if e is not None)
-        return Derivation(
-            ("NativeLayerNorm",), source, held, again, source.shape, source.dtype, some
-        )
-
-    def apply() -> Tensor:
-        # With the exact mean and scale: those of the values within the bound would be biased.
-        y = (source.values() - mean.values()).mul_(scale.values())
-        if weight is not None:
-            y.mul_(weight.values())
-        return y if bias is None else y.add_(bias.values())
-
-    others = tuple(e for e in (mean, scale, weight, bias) if e is not None)
-    return Derivation(
-        ("NativeLayerNorm",),
-        source,
-        others,
-        apply,
-        source.shape,
-        source.dtype,
-        some,
-        norm=record.number,
-        is_rounded=True,
-    )
-
-
-def _batch_norm(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
-    # Within bounds only what a ReLU makes of it: others derive from it in their turn.
-    return _normalised(node, record, exact=True) if exact else None
-
-
-def _normalised(node: Any, record: "Record", *, exact: bool) -> Derivation | None:
-    """The output of a BatchNorm in training."""
-    source, weight, mean, scale = (
-        _held(record, slot) for slot in ("input", "weight", "result1", "result2")
-    )
-    last = node.next_functions[2][0]
-    # Of a bias that is not trained, or follows from something else, nothing is to be had here.
-    if source is None or weight is None or last is None or mean is None or scale is None:
-        return None
-    if not node._saved_training or not is_accumulator(last):
-        return None
-    # A copy: backward itself does not read it, so that nobody would tell of a change.
-    bias, gain, eps = last.variable.detach().clone(), weight.values().clone(), node._saved_eps
-
-    def some() -> Tensor:
-        channels = source.places() // math.prod(source.shape[2:]) % source.shape[1]
-        y = source.some_values() - mean.values()[channels]
-        return y * (scale.values() * gain)[channels] + bias[channels]
-
-    def again() -> Tensor:
-        x = source.values()
-        return torch.native_batch_norm(x, gain, bias, None, None, True, 0.0, eps)[0]
-
-    def within() -> Tensor:
-        # With the exact mean and scale: those of the values within the bound would be biased.
-        usual, spread = mean.values(), scale.values().pow(-2) - eps
-        x = source.values()
-        return torch.native_batch_norm(x, gain, bias, usual, spread, False, 0.0, eps)[0]
-
-    shape, dtype = source.shape, source.dtype
-    if exact:
-        return Derivation(("NativeBatchNorm",), source, (), again, shape, dtype, some)
-    return Derivation(
-        ("NativeBatchNorm",),
-        source,
-        (mean, scale),
-        within,
-        shape,
-        dtype,
-        some,
-        norm=record.number,
-        is_rounded=True,
-    )
-
-
-def _relu(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
+def _relu(node: Any, record: "Record", records: "Records", exact: bool) -> Derivation | None:
     before = node.next_functions[0][0]
-    known = None if before is None else _record_of(before, records)
+    if before is not None and before._sequence_nr() in records.changed:
+        return None
+    known = None if before is None else record_of(before, records)
     if known is None:
         return None
     if known.kind == "NativeBatchNorm":
-        inner = _normalised(before, known, exact=exact)
+        inner = normalisation.batch_norm(before, known, records, exact)
     elif known.kind == "NativeLayerNorm":
-        inner = _layer_norm(before, known, records, exact)
+        inner = normalisation.layer_norm(before, known, records, exact)
     else:
         return None
     if inner is None:
@@ -331,11 +198,15 @@ def _relu(node: Any, record: "Record", records: Records, exact: bool) -> Derivat
     )
 
 
-def _product(node: Any, record: "Record", records: Records, exact: bool) -> Derivation | None:
+def _product(node: Any, record: "Record", records: "Records", exact: bool) -> Derivation | None:
     """Of what follows from kept entries and a tensor without gradient: a mask or a scale."""
+    if len(node.next_functions) < 2:
+        return None
     axis = 0 if node.next_functions[1][0] is None else 1
-    mask, (before, output) = _held(record, ("other", "self")[axis]), node.next_functions[axis]
+    mask, (before, output) = held(record, ("other", "self")[axis]), node.next_functions[axis]
     if mask is None or before is None or record.entry(("self", "other")[axis]) is not None:
+        return None
+    if before._sequence_nr() in records.changed:
         return None
     # Its own errors would come on top, and nobody reckons with them.
     if mask.is_near:
@@ -370,26 +241,24 @@ def _product(node: Any, record: "Record", records: Records, exact: bool) -> Deri
     )
 
 
-def _result_of(node: Any, records: Records) -> Derivation | None:
+def _result_of(node: Any, records: "Records") -> Derivation | None:
     """What a node has saved of its own output, such as a softmax."""
-    record = _record_of(node, records)
-    source = None if record is None or record.kind not in _KEEP_RESULTS else _held(record, "result")
+    record = record_of(node, records)
+    source = None if record is None or record.kind not in _KEEP_RESULTS else held(record, "result")
     if source is None:
         return None
     return Derivation((), source, (), source.values, source.shape, source.dtype)
 
 
-SOURCES = frozenset({"Gelu", "Silu", "NativeLayerNorm", "NativeBatchNorm", "Mul"})
+SOURCES = frozenset({"Gelu", "Silu", "Mul", *normalisation.RULES, *elementwise.KINDS})
 """Kinds of nodes whose output follows from what they save."""
 
 _KEEP_RESULTS = frozenset({"Softmax", "SafeSoftmax", "Sigmoid", "Tanh", "Exp"})
 
-_Rule = Callable[[Any, "Record", Records, bool], Derivation | None]
-_RULES: dict[str, _Rule] = {
+_RULES: dict[str, Rule] = {
     "Gelu": _gelu,
     "Silu": _silu,
-    "NativeLayerNorm": _layer_norm,
-    "NativeBatchNorm": _batch_norm,
     "Relu": _relu,
     "Mul": _product,
+    **normalisation.RULES,
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from elbowroom.codec.places import Windows
-from elbowroom.keep.activations.needs import Need, need_of
+from elbowroom.keep.activations.needs import Need, is_accumulator, kind_of, need_of
 from elbowroom.keep.activations.payloads import Payload, Raw, Spent
 from elbowroom.keep.activations.sites import Site
 from elbowroom.keep.versions import Watch
@@ -45,12 +45,21 @@ def places_in(count: int, device: torch.device) -> Tensor:
     return torch.arange(few, device=device) * (count - 1) // max(1, few - 1)
 
 
+def coordinates_of(places: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Of places in row-major order; torch's own function takes a second to load."""
+    found: list[Tensor] = []
+    for size in reversed(shape):
+        found.append(places % size)
+        places = places // size
+    return tuple(reversed(found))
+
+
 def values_at_places(tensor: Tensor) -> Tensor:
     """A copy of some values, in row-major order."""
     places = places_in(tensor.numel(), tensor.device)
     if tensor.is_contiguous():
         return tensor.view(-1)[places]
-    return tensor[torch.unravel_index(places, tensor.shape)]
+    return tensor[coordinates_of(places, tuple(tensor.shape))]
 
 
 @dataclass(slots=True)
@@ -70,6 +79,76 @@ class Record:
         """The entry saved in the slot."""
         held = self.slots.get(slot)
         return None if held is None else held()
+
+
+class Records(dict[int, Record]):
+    """Nodes of a pass by their number, and what is known of their outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[tuple[int, int], weakref.ref[Entry]] = {}
+        """Entries of outputs as they were made, by node and place."""
+
+        self.versions: dict[int, int] = {}
+        """Of outputs of operations in place, as they were made; others begin with nothing."""
+
+        self.numbers: dict[int, float] = {}
+        """What was added to a tensor, or taken from it, by node: autograd does not keep it."""
+
+        self.changed: set[int] = set()
+        """Nodes whose output has been changed since, unseen by autograd."""
+
+    def note_made(self, tensor: Tensor, first: int) -> None:
+        """An operation in place has returned this; its node has at least the number `first`.
+
+        Operations that give back what they got make no node.
+        """
+        number = -1 if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
+        if number >= first:
+            self.versions[number] = tensor._version
+
+    def note_number(self, tensor: Tensor, number: float, first: int) -> None:
+        """This came of an operation on a tensor and a number."""
+        node = tensor.grad_fn
+        if node is not None and node._sequence_nr() >= first and node.name() in _SUMS:
+            self.numbers[node._sequence_nr()] = number
+
+    def note_read(self, tensor: Tensor) -> None:
+        """An operation is about to read this, which some operation in place has changed."""
+        node = tensor.grad_fn
+        if node is not None and self._version_of(node) != tensor._version:
+            self.changed.add(node._sequence_nr())
+
+    def _version_of(self, node: Any) -> int:
+        """Of what the node has made; views share that of what they look at."""
+        while kind_of(node) in _VIEWS and node.next_functions[0][0] is not None:
+            node = node.next_functions[0][0]
+        return 0 if is_accumulator(node) else self.versions.get(node._sequence_nr(), 0)
+
+    def note_entry(self, entry: "Entry", place: int) -> None:
+        """What is saved is the output of a node."""
+        if entry.producer is not None and self.is_as_made(entry):
+            self.made[entry.producer._sequence_nr(), place] = weakref.ref(entry)
+
+    def output(self, node: Any, place: int) -> "Entry | None":
+        """The entry of an output, if it holds values, and will."""
+        found = self.made.get((node._sequence_nr(), place))
+        entry = None if found is None else found()
+        if entry is None or not entry.has_values:
+            return None
+        is_sure = entry.payload is not None or entry.needs & {Need.VALUES, Need.EXACT}
+        return entry if is_sure else None
+
+    def is_as_made(self, entry: "Entry") -> bool:
+        """Whether nobody has changed the values since the operation that made them."""
+        if entry.producer is None or entry.version == 0:
+            return entry.version == 0
+        return entry.version == self._version_of(entry.producer) or entry.is_as_made
+
+
+_SUMS = frozenset({"AddBackward0", "SubBackward0", "RsubBackward1"})
+
+_VIEWS = frozenset({"View", "Unsqueeze", "Squeeze", "Alias", "Transpose", "Permute", "T", "Expand"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +176,7 @@ class Entry:
         "device",
         "dtype",
         "encode_s",
+        "error",
         "has_step",
         "instead_bytes",
         "is_counted",
@@ -154,6 +234,9 @@ class Entry:
         self.encode_s = 0.0
         self.decode_s = 0.0
         """Before it had a row."""
+
+        self.error: float | None = None
+        """Standard deviation of what it has from its sources, once that was asked for."""
 
         self.row = -1
         self.reads = 0

@@ -237,6 +237,16 @@ def gauge_of(device: torch.device) -> "Process | Device":
     return Process()
 
 
+def left_bytes(model: nn.Module) -> int:
+    """How much more can be taken now without a new peak; nothing where nobody counts."""
+    device = device_of(model)
+    if device.type != "cuda" and not Path("/proc/self/status").exists():
+        return 0
+    gauge = gauge_of(device)
+    arena = share_arena() if device.type == "cpu" else None
+    return gauge.peak() - (gauge.now() if arena is None else arena.need_bytes())
+
+
 def watch_of(device: torch.device, cap_bytes: int) -> Watch:
     """The gauge of what holds tensors of this device, where no more than that is to be used.
 

@@ -9,6 +9,10 @@ from torch.nn import functional
 from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry, Record
 from elbowroom.keep.activations.journey import energy
+from elbowroom.keep.activations.masks import Bits
+from elbowroom.keep.activations.operators.expressions import Expression, Leaf
+from elbowroom.keep.activations.operators.record import Derivation
+from elbowroom.keep.activations.payloads import Aliased, dense_form, take_sample
 from elbowroom.keep.activations.policy import spread
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -19,14 +23,23 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def error_size(entry: Entry) -> float:
     """Standard deviation of the entry's errors: as they are, or as they are likely to be soon."""
+    if entry.error is not None:
+        return entry.error
     site = entry.site
     bound = site.bound if site.bound is not None else 0.5 * spread(site.sample)
     return bound / 3**0.5
 
 
+def sample_of(entry: Entry) -> Tensor | None:
+    """Some values: of those that derive from others, what is derived."""
+    if isinstance(entry.payload, Derived | Aliased):
+        return take_sample(dense_form(entry.values())[0]).to("cpu", torch.float32)
+    return entry.site.sample
+
+
 def changes(function: Callable[[Tensor], Tensor], entry: Entry) -> list[Tensor]:
     """Of a function's values, by errors as large as the entry's."""
-    sample, bound = entry.site.sample, 3**0.5 * error_size(entry)
+    sample, bound = sample_of(entry), 3**0.5 * error_size(entry)
     assert sample is not None
     x = sample.double()
     return [function(x + bound * place) - function(x) for place in _PLACES]
@@ -43,19 +56,86 @@ def change(function: Callable[[Tensor], Tensor], entry: Entry) -> float:
 _PLACES = tuple((2 * i + 1) / 6 - 1 for i in range(6))
 
 
-def path_factor(derived: Derived, records: dict[int, Record]) -> float:
+def sources_of(entry: Entry, records: dict[int, Record]) -> list[tuple[Entry, float]]:
+    """Entries with errors of their own that it follows from, and how those grow on the way.
+
+    Squared, on average. What derives from one source twice has both parts.
+    """
+    if isinstance(entry.payload, Aliased):
+        return sources_of(entry.payload.source, records)
+    if not isinstance(entry.payload, Derived):
+        return [(entry, 1.0)] if entry.bound > 0 else []
+    found: list[tuple[Entry, float]] = []
+    for near, factor in _path_factors(entry.payload, records):
+        found += [(source, factor * before) for source, before in sources_of(near, records)]
+    return found
+
+
+def note_error(entry: Entry, records: dict[int, Record]) -> list[tuple[Entry, float]]:
+    """Its sources, after the size of its errors has been noted."""
+    found = sources_of(entry, records)
+    if isinstance(entry.payload, Derived | Aliased):
+        entry.error = sum(factor * error_size(source) ** 2 for source, factor in found) ** 0.5
+    return found
+
+
+def _path_factors(derived: Derived, records: dict[int, Record]) -> list[tuple[Entry, float]]:
+    expression = derived.derivation.expression
+    if expression is None:
+        source = derived.derivation.source
+        return [(source, _path_factor(derived.derivation, derived, records))] * source.is_near
+    return _expression_factors(expression, records)
+
+
+def _expression_factors(
+    expression: Expression, records: dict[int, Record]
+) -> list[tuple[Entry, float]]:
+    """Measured: all values of a leaf are moved by the size of its errors, up and down.
+
+    Each value of the result depends on one of the leaf's, so that this is what independent errors
+    of that size do to it.
+    """
+    leaves = list(dict.fromkeys(expression.leaves()))
+    values = {leaf: leaf.value() for leaf in leaves}
+    plain: Tensor | None = None
+    found: list[tuple[Entry, float]] = []
+    for leaf in leaves:
+        if isinstance(leaf, Leaf):
+            near, factor = leaf.entry, 1.0
+        else:
+            near = leaf.derivation.source
+            factor = _path_factor(leaf.derivation, None, records)
+        if not near.is_near:
+            continue
+        note_error(near, records)
+        size = error_size(near) * factor**0.5
+        if not size > 0:
+            continue
+        plain = expression.apply(values.__getitem__) if plain is None else plain
+        change = 0.0
+        for step in (size, -size):
+            moved = values | {leaf: values[leaf] + step}
+            change += energy(expression.apply(moved.__getitem__) - plain) / 2
+        found.append((near, factor * change / max(1, plain.numel()) / size**2))
+    return found
+
+
+def _path_factor(
+    derivation: Derivation, derived: Derived | None, records: dict[int, Record]
+) -> float:
     """How an error in the source grows on the way to what is derived from it (squared, mean)."""
-    factor, derivation = 1.0, derived.derivation
-    source = derivation.source
+    factor = 1.0
+    source, signs = derivation.source, None if derived is None else derived.signs
     if "NativeBatchNorm" in derivation.path:
-        factor *= _channels_factor(derived, records)
-    elif derived.signs is not None:
-        mask = derived.signs.restore()
+        factor *= _channels_factor(derivation, signs, records)
+    elif signs is not None:
+        mask = signs.restore()
         factor *= float(mask.sum(dtype=torch.float64)) / max(1, mask.numel())
     for kind in derivation.path:
-        if kind in ("Gelu", "Silu") and source.site.sample is not None:
+        if kind in ("Gelu", "Silu") and sample_of(source) is not None:
+            note_error(source, records)
             factor *= change(FUNCTIONS[kind], source)
-        elif kind == "NativeLayerNorm":
+        elif kind in ("NativeLayerNorm", "NativeGroupNorm"):
             factor *= _norm_factor(records.get(derivation.norm))
     for mask in derivation.masks:
         factor *= _mask_factor(mask, is_masked=derivation.is_masked)
@@ -71,16 +151,21 @@ def _norm_factor(record: Record | None) -> float:
     return gain * float(scale.values().float().square().mean())
 
 
-def _channels_factor(derived: Derived, records: dict[int, Record]) -> float:
+def _channels_factor(
+    derivation: Derivation, signs: Bits | None, records: dict[int, Record]
+) -> float:
     """Of a normalisation over the batch: each channel has its gain, and its share above zero."""
-    record, signs = records.get(derived.derivation.norm), derived.signs
-    if record is None or signs is None:
+    record = records.get(derivation.norm)
+    scale = None if record is None else record.entry("result2")
+    if record is None or scale is None:
         return 1.0
-    scale, weight = record.entry("result2"), record.entry("weight")
-    if scale is None or weight is None:
-        return 1.0
-    gains = (scale.values().double() * weight.values().double()).square()
-    mask = signs.restore().reshape(derived.derivation.source.shape)
+    weight = record.entry("weight")
+    gains = scale.values().double().square()
+    if weight is not None:
+        gains = gains * weight.values().double().square()
+    if signs is None:
+        return float(gains.mean())
+    mask = signs.restore().reshape(derivation.source.shape)
     axes = [axis for axis in range(mask.dim()) if axis != 1]
     return float((gains * mask.double().mean(axes)).mean())
 

@@ -1,36 +1,49 @@
-"""The meter: the true error of the gradient, from the same batch computed once more.
+"""The meter: the true error of the gradient, from a few samples of a batch computed once more.
 
 When backward has ended, the model runs twice more on a part of the batch with the same weights,
 the same random numbers and the same gradients of its outputs: once plainly, once with compression.
 The difference of the two gradients is the error. Buffers and random states are put back.
+
+How much of the whole error a part should show follows from its share of the gradient's energy: of
+the outputs, or, where the output is a loss, of what the last layers of the model gave. Errors of
+samples that have nothing to do with one another add up in square; what they have in common adds up
+before it is squared, and counts for more in a whole batch. So the part runs as two halves where it
+can: what their errors have in common is seen.
 """
 
+import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager
+from statistics import median
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from elbowroom.keep.activations.journey import energy
-from elbowroom.keep.activations.trees import map_tensors, tensors_in
-from elbowroom.keep.surroundings import (
-    copy_buffers,
-    put_back,
-    random_state,
-    set_buffers,
-    set_random_state,
+from elbowroom.keep.activations.parts import Part, Uncuttable, least_of, parts_of
+from elbowroom.keep.activations.reruns import (
+    Found,
+    Grads,
+    Probes,
+    Start,
+    outputs_in,
+    plainly,
+    run_again,
+    value_of,
 )
+from elbowroom.keep.activations.roots import Arrivals
+from elbowroom.keep.surroundings import put_back
 
-# Of a batch, at most this share is run again, so that the memory it takes plainly is far below
-# what was saved.
-PART = 8
-# Statistics of a batch need a few samples; where memory is short, two have to do.
-LEAST = 4
-SHORT = 2
 
-Grads = list[Tensor | None]
+class Measured(NamedTuple):
+    """What a part of a batch has shown."""
+
+    error: float
+    """Squared error that the gradient of the whole batch has by that."""
+
+    is_part: bool
 
 
 class Meter:
@@ -41,30 +54,31 @@ class Meter:
         model: nn.Module,
         trial: Callable[[], AbstractContextManager[None]],
         lossy: Callable[[float], AbstractContextManager[Any]],
-        report: Callable[[float, float], None],
-        share: float,
+        report: Callable[[Measured], None],
         fits: Callable[[float], bool],
+        tell: Callable[[str], None],
     ) -> None:
         self._model = model
         # Run again without the wrapper: its collectives belong to the user's own backward.
         self._inner = model.module if isinstance(model, DistributedDataParallel) else model
-        self._trial = trial
-        self._lossy = lossy
-        self._report = report
-        self._share = share
-        self._fits = fits
-        self._call: tuple[Any, Any] | None = None
-        self._outputs: list[Tensor | None] = []
-        self._energies: list[float] = []
-        self._part: tuple[int, int] | None = None
+        self._trial, self._lossy, self._report = trial, lossy, report
+        self._fits, self._tell = fits, tell
         self._handles: list[Any] = []
-        self._random: Any = None
-        self._cast: tuple[bool, torch.dtype] = (False, torch.bfloat16)
-        self._buffers: list[Tensor] = []
-        self._queued = False
+        self._probes = Probes()
+        self._call: tuple[Any, Any] | None = None
+        self._start: Start | None = None
+        self._seen: _Seen | None = None
+        self._is_queued = self._may_be_whole = self._has_told = False
+        self._failed: set[tuple[int, bool]] = set()
+        self.is_pending = False
+        """Whether it has yet to find out how the batch is cut, and wants the next pass too."""
 
-    def arm(self) -> None:
-        """Watch the next call of the model; sharded models cannot run again inside a backward."""
+    def arm(self, *, may_be_whole: bool) -> None:
+        """Watch the next call of the model; sharded models cannot run again inside a backward.
+
+        A batch that cannot be cut runs again as a whole, if it may.
+        """
+        self.is_pending, self._may_be_whole = False, may_be_whole
         parameters = list(self._model.parameters())
         if any(type(p) is not nn.Parameter for p in parameters):
             return
@@ -76,11 +90,13 @@ class Meter:
         ]
 
     def disarm(self) -> None:
-        """Forget everything."""
+        """Forget everything about the pass."""
         for handle in self._handles:
             handle.remove()
-        self._handles, self._call, self._outputs, self._buffers = [], None, [], []
-        self._energies, self._part = [], None
+        if self._seen is not None:
+            self._seen.arrivals.forget()
+        self._probes.remove()
+        self._handles, self._call, self._start, self._seen = [], None, None, None
 
     def _before(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         # A hook that is removed while hooks run may still be called.
@@ -93,135 +109,178 @@ class Meter:
             return
         if self._call is None:
             self._call = (args, kwargs)
-            self._random = random_state()
-            # Backward runs without it.
-            self._cast = (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
-            self._buffers = copy_buffers([self._model])
+            self._start = Start(self._model)
+            self._probes = Probes()
+            self._probes.watch(self._inner)
         else:
             # Called more than once in a pass: one call's gradient is not the whole.
             self.disarm()
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
-        outputs = [t for t in tensors_in(output) if t.requires_grad]
-        self._outputs, self._energies = [None] * len(outputs), [0.0] * len(outputs)
-        self._part = _part_of([*tensors_in(self._call), *outputs], self._share)
-        for place, tensor in enumerate(outputs):
-            tensor.register_hook(lambda g, place=place: self._arrived(place, g))
-
-    def _arrived(self, place: int, gradient: Tensor) -> None:
-        # Another thread, whose pass is a second call, may forget everything meanwhile.
-        part, outputs, energies = self._part, self._outputs, self._energies
-        if self._call is None or not len(outputs) == len(energies) > place:
+        if self._call is None or not self._handles:
             return
-        gradient = gradient.detach()
-        energies[place] = energy(gradient)
-        if part is not None:
-            # All of it would wait until the end, and of logits that is a lot.
-            gradient = gradient[: part[0]].clone()
-        outputs[place] = gradient
-        if not self._queued:
-            self._queued = True
+        outputs = outputs_in(output)
+        ways = [
+            part
+            for part in parts_of(self._call, outputs, self._inner, least_of(self._inner))
+            if (part.axis, part.counts_in_numbers) not in self._failed
+        ]
+        part = ways[0] if ways else None
+        if part is None and not self._has_told:
+            self._has_told = True
+            self._tell(
+                "the batch cannot be cut into parts: errors are measured on all of it, rarely and "
+                "where memory allows"
+            )
+        self._probes.listen()
+        cut = part.of_output if part is not None else lambda tensor: tensor
+        self._seen = _Seen(
+            part,
+            Arrivals(outputs, cut, self._note_arrival),
+            self._probes,
+            [value_of(o) for o in outputs],
+            part is not None and any(part.is_sum(o) for o in outputs),
+        )
+
+    def _note_arrival(self) -> None:
+        if not self._is_queued:
+            self._is_queued = True
+            # After what others do at the end of backward.
             _at_the_end(lambda: _at_the_end(self._measure))
 
     def _measure(self) -> None:
-        self._queued = False
-        call, gradients, random, buffers = self._call, self._outputs, self._random, self._buffers
-        arrived, known = sum(self._energies), self._part
+        self._is_queued = False
+        call, start, seen = self._call, self._start, self._seen
         self.disarm()
-        if call is None or all(g is None for g in gradients):
+        if call is None or start is None or seen is None:
             return
-        args, kwargs, gradients, part = _cut(call, gradients, self._share, known)
-        # Errors grow with gradients, and those of samples differ: not their number counts.
-        weight = sum(energy(g) for g in gradients) / arrived if arrived > 0 else 0.0
-        if not weight > 0:
+        part = seen.part
+        if all(g is None for g in seen.arrivals.gradients):
             return
-        if not self._fits(part) or (part == 1 and self._share < 1):
+        if part is None and not self._may_be_whole:
+            return
+        if not self._fits(1.0 if part is None else part.share):
             # It would take the memory that is being saved.
             return
-        with self._trial():
-            results = self._both(args, kwargs, gradients, random, buffers, part)
-            if results is not None:
-                error = sum(
-                    float((a - b).float().square().sum())
-                    for a, b in zip(*results, strict=True)
-                    if a is not None and b is not None
-                )
-                self._report(error, weight)
+        with self._trial(), put_back(self._model):
+            try:
+                pieces = seen.pieces(call, least_of(self._inner))
+                errors = [self._error(seen, start, *piece) for piece in pieces]
+            except (_Unlike, Uncuttable):
+                errors = []
+                if part is not None:
+                    self._failed.add((part.axis, part.counts_in_numbers))
+                    self.is_pending = True
+            if errors and all(0 < each.weight < math.inf for each in errors):
+                self._report(Measured(_whole(errors), part is not None))
 
-    def _both(
-        self,
-        args: Any,
-        kwargs: Any,
-        gradients: Grads,
-        random: Any,
-        buffers: list[Tensor],
-        part: float,
-    ) -> tuple[Grads, Grads] | None:
-        """The gradients without and with compression."""
-        results: list[Grads] = []
-        with put_back(self._model):
-            for is_lossy in (False, True):
-                set_random_state(random)
-                set_buffers([self._model], buffers)
-                context = self._lossy(part) if is_lossy else nullcontext()
-                found = self._run(args, kwargs, gradients, context)
-                if found is None:
-                    return None
-                results.append(found)
-        return results[0], results[1]
-
-    def _run(
-        self, args: Any, kwargs: Any, gradients: Grads, context: AbstractContextManager[Any]
-    ) -> Grads | None:
-        parameters = [p for p in self._model.parameters() if p.requires_grad]
-        with torch.enable_grad():
-            is_cast, dtype = self._cast
-            with context, torch.autocast("cpu", dtype, enabled=is_cast):
-                output = self._inner(*args, **kwargs)
-            outputs = [t for t in tensors_in(output) if t.requires_grad]
-            if len(outputs) != len(gradients):
-                return None
-            pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
-            if any(o.shape != g.shape for o, g in pairs):
-                return None
-            return list(
-                torch.autograd.grad(
-                    [o for o, _ in pairs],
-                    parameters,
-                    [g for _, g in pairs],
-                    allow_unused=True,
-                )
-            )
+    def _error(
+        self, seen: "_Seen", start: Start, call: tuple[Any, Any], gradients: Grads, share: float
+    ) -> "_Error":
+        try:
+            plain = run_again(self._inner, call, gradients, start, plainly())
+        except Exception:
+            # A model may need its whole batch, in ways that only it knows.
+            if seen.part is None:
+                raise
+            raise _Unlike from None
+        lossy = None
+        if plain is not None:
+            lossy = run_again(self._inner, call, gradients, start, self._lossy(share))
+        if plain is None or lossy is None:
+            raise _Unlike
+        differences = [
+            (a - b) * scale**0.5 if a is not None and b is not None else None
+            for a, b, scale in zip(plain.grads, lossy.grads, plain.scales, strict=True)
+        ]
+        return _Error(differences, seen.weight(gradients, plain, share), share)
 
 
-def part_of(batch: int, share: float = 1.0) -> int:
-    """How many samples of a batch are run again; all of them where they are few."""
-    least = LEAST if share >= 1 else SHORT
-    return batch if batch < 2 * least else max(least, int(batch * min(share, 1 / PART)))
+class _Unlike(Exception):
+    """The part of a batch did not give a part of the outputs."""
+
+
+class _Error(NamedTuple):
+    differences: Grads
+    weight: float
+    """The energy of these samples' gradients as a share of the whole batch's."""
+
+    share: float
+    """Of the samples."""
+
+
+class _Seen(NamedTuple):
+    """Of the pass whose backward is on its way."""
+
+    part: Part | None
+    arrivals: Arrivals
+    probes: Probes
+    values: list[float | None]
+    has_sums: bool
+    """Whether outputs do not get smaller with the batch, such as a loss."""
+
+    def pieces(
+        self, call: tuple[Any, Any], least: int
+    ) -> list[tuple[tuple[Any, Any], Grads, float]]:
+        """The part as two halves, where it is large enough: their calls, gradients and shares."""
+        part, gradients = self.part, self.arrivals.gradients
+        if part is None:
+            return [(call, gradients, 1.0)]
+        call = part.of_call(call)
+        found: list[tuple[tuple[Any, Any], Grads, float]] = []
+        for half in part.halves() if least == 1 else []:
+            cut: Grads = [None if g is None else half.of_output(g) for g in gradients]
+            found.append((half.of_call(call), cut, half.count / part.batch))
+        return found or [(call, gradients, part.share)]
+
+    def weight(self, gradients: Grads, found: Found, share: float) -> float:
+        """The energy of these gradients as a share of the whole batch's."""
+        if self.part is None:
+            return 1.0
+        # Errors grow with gradients, and those of samples differ: not their number counts.
+        if self.arrivals.are_all_roots and not self.has_sums:
+            arrived = sum(self.arrivals.energies)
+            return sum(energy(g) for g in gradients) / arrived if arrived > 0 else 0.0
+        ratios: list[float] = []
+        for key, (whole, count) in self.probes.energies.items():
+            here, few = found.probes.energies.get(key, (0.0, 0))
+            if whole > 0 and few == round(share * count):
+                ratios.append(here / whole)
+        if ratios:
+            return median(ratios)
+        pairs = [
+            abs(a / b)
+            for a, b in zip(found.values, self.values, strict=True)
+            if a and b and math.isfinite(a / b)
+        ]
+        # A sum over fewer samples is less, a mean is not, and its samples weigh more.
+        return share if pairs and pairs[0] < share**0.5 else 1 / share
+
+
+def _whole(errors: list[_Error]) -> float:
+    """The squared error of the whole batch."""
+    weight = sum(each.weight for each in errors)
+    total = sum(energy(d) for each in errors for d in each.differences)
+    if len(errors) < 2:
+        return total / weight
+    one, other = errors
+    # What each half has of what all samples have in common, which is one in the whole batch.
+    halves = [(each.weight * each.share) ** 0.5 for each in errors]
+    common = sum(
+        _product(a, b) for a, b in zip(one.differences, other.differences, strict=True)
+    ) / (halves[0] * halves[1])
+    common = min(max(common, 0.0), total / sum(half**2 for half in halves))
+    return (total - common * sum(half**2 for half in halves)) / weight + common
+
+
+def _product(one: Tensor | None, other: Tensor | None) -> float:
+    if one is None or other is None or one.layout != torch.strided:
+        return 0.0
+    if one.is_complex():
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    return float((one.double() * other.double()).sum())
 
 
 def _at_the_end(action: Callable[[], None]) -> None:
-    """Of backward; of its end itself, if that has come: after what others do there."""
+    """Of backward; of its end itself, if that has come."""
     torch.autograd.Variable._execution_engine.queue_callback(action)
-
-
-def _part_of(tensors: list[Tensor], share: float) -> tuple[int, int] | None:
-    """How many samples are run again, and of how many, where all tensors agree on that."""
-    sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
-    if len(sizes) != 1:
-        return None
-    batch = sizes.pop()
-    return part_of(batch, share), batch
-
-
-def _cut(
-    call: tuple[Any, Any], gradients: Grads, share: float, known: tuple[int, int] | None
-) -> tuple[Any, Any, Grads, float]:
-    """The first part of the batch; where it is known, gradients have been cut already."""
-    tensors = [*tensors_in(call), *(g for g in gradients if g is not None)]
-    found = known or _part_of(tensors, share)
-    if found is None or found[0] == found[1]:
-        return *call, gradients, 1.0
-    count, batch = found
-    args, kwargs = map_tensors(lambda t: t[:count], call)
-    return args, kwargs, [None if g is None else g[:count] for g in gradients], count / batch

@@ -73,6 +73,9 @@ _NEEDS = {
     ("AdaptiveAvgPool3D", "self"): Need.NOTHING,
     ("NllLoss", "self"): Need.NOTHING,
     ("NllLoss2D", "self"): Need.NOTHING,
+    ("LinalgVectorNorm", "result"): Need.EXACT,
+    ("RowNorm", "self"): Need.VALUES,
+    ("RowNorm", "result"): Need.EXACT,
     ("CrossEntropy", "rows"): Need.EXACT,
     ("CrossEntropy", "weight"): Need.EXACT,
 }
@@ -164,8 +167,14 @@ def _kind_of(name: str) -> str:
 
 
 def kind_of(node: Any) -> str:
-    """The node's name without its ending; a power that is no whole number above zero is a root."""
+    """The node's name without its ending.
+
+    A power that is no whole number above zero is a root, and a norm that is the root of a sum of
+    squares is one of rows: its gradient has no edges.
+    """
     name = node.name()
+    if name.startswith("LinalgVectorNorm"):
+        return "RowNorm" if node._saved_ord == 2 else "LinalgVectorNorm"
     if name.startswith("PowBackward"):
         exponent = node._saved_exponent if name.endswith("0") else 0.5
         return "Pow" if exponent > 0 and exponent == int(exponent) else "Root"

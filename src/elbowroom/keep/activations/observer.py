@@ -13,10 +13,10 @@ from torch import Tensor
 
 from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry, Record
-from elbowroom.keep.activations.growth import path_factor
+from elbowroom.keep.activations.growth import note_error
 from elbowroom.keep.activations.journey import Channels, Journey, Passage
 from elbowroom.keep.activations.needs import Need, largest_bound, need_of
-from elbowroom.keep.activations.payloads import Aliased, Coded, Offloaded
+from elbowroom.keep.activations.payloads import Coded, Offloaded
 from elbowroom.keep.activations.sensitivity import (
     Effect,
     drift_of,
@@ -106,27 +106,26 @@ class Observer:
                 self._charge(passage, slot, entry)
 
     def _charge(self, passage: Passage, slot: str, entry: Entry) -> None:
-        payload = entry.payload
-        factor, drift = 1.0, None
-        source = entry
-        if isinstance(payload, Derived):
-            drift = drift_of(passage, slot, payload.derivation)
-        while isinstance(source.payload, Derived | Aliased):
-            # What it derives from may derive from something else, or share its memory.
-            if isinstance(source.payload, Derived):
-                factor *= path_factor(source.payload, self.records)
-                source = source.payload.derivation.source
-            else:
-                source = source.payload.source
-        if not isinstance(source.payload, Coded | Offloaded) or source.bound == 0:
+        # What it derives from may derive from something else, or share its memory.
+        sources = [
+            (source, factor)
+            for source, factor in note_error(entry, self.records)
+            if isinstance(source.payload, Coded | Offloaded)
+        ]
+        if not sources:
             return
-        effect = self.effects.setdefault(source.site, Effect())
-        effect.add(effect_of(passage, slot, entry), factor)
-        if drift is not None:
-            effect.add(drift, 1.0)
-        self.counts[source.site] = math.prod(source.shape)
-        limit = min(largest_bound(source.uses), limit_of(passage, slot))
-        self.largest[source.site] = min(limit, self.largest.get(source.site, math.inf))
+        found = effect_of(passage, slot, entry)
+        drift = None
+        if isinstance(entry.payload, Derived) and len(sources) == 1:
+            drift = drift_of(passage, slot, entry.payload.derivation)
+        for source, factor in sources:
+            effect = self.effects.setdefault(source.site, Effect())
+            effect.add(found, factor)
+            if drift is not None:
+                effect.add(drift, 1.0)
+            self.counts[source.site] = math.prod(source.shape)
+            limit = min(largest_bound(source.uses), limit_of(passage, slot))
+            self.largest[source.site] = min(limit, self.largest.get(source.site, math.inf))
 
     def _end(self) -> None:
         self._channels.clear()
@@ -146,15 +145,3 @@ def _decoded(record: Record) -> list[Tensor]:
             found.append(entry.payload.derivation.source.values())
         found.append(entry.values())
     return found
-
-
-def is_due(step: int, every: int) -> bool:
-    """At 1, 2, 3, 4, 6, 8, 12 and so on until the period is reached, then once a period.
-
-    Gradients change fastest at the beginning: at each of these a third to a half more steps have
-    been seen than at the last, and twice as many at the second.
-    """
-    if step >= every:
-        return step % every == 0
-    step //= step & -step
-    return step in (1, 3)

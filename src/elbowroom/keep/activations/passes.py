@@ -20,12 +20,13 @@ from torch import Tensor
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.derive import SOURCES, derive
+from elbowroom.keep.activations.derive import SOURCES, Derived, derive
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
     Entry,
     Identity,
     Record,
+    Records,
     Use,
     identity_of,
 )
@@ -94,7 +95,7 @@ class Pass:
         memory: Memory | None = None,
     ) -> None:
         self.calls = Calls(sites)
-        self.records: dict[int, Record] = {}
+        self.records = Records()
         self.pending: list[Entry] = []
         self.tally = tally
         self._first = next_number()
@@ -148,6 +149,7 @@ class Pass:
             return known
         entry = Entry(tensor, self.calls.site())
         self._table[identity] = entry
+        self.records.note_entry(entry, tensor.output_nr)
         self.tally.add(entry)
         reason = self.untouched.reason_for(tensor, identity[0])
         is_small = entry.nbytes_plain < self._small_bytes
@@ -296,20 +298,21 @@ class Pass:
     def _choose(self, entry: Entry, tensor: Tensor, form: Form) -> Payload | None:
         needs = entry.needs
         has_errors = tensor.is_floating_point() or tensor.is_complex()
-        if (Need.EXACT in needs and has_errors) or {Need.BANDS, Need.VALUES} <= needs:
+        exact = self._policy.is_exact
+        is_kept = (Need.EXACT in needs and has_errors) or {Need.BANDS, Need.VALUES} <= needs
+        if is_kept and not exact:
             return None
         if not needs & {Need.VALUES, Need.EXACT}:
             return self._partial(entry, tensor, needs)
         again = None if form is Form.KEEP else rerun(entry, self.records)
         if again is not None:
             return again
-        exact = self._policy.is_exact
-        producer = entry.producer if entry.is_as_made else None
+        producer = entry.producer if self.records.is_as_made(entry) else None
         if exact or not entry.has_step:
             # What a mask leaves out needs memory beside its source while backward is there.
             masked = not (self._policy.is_local or self.goes_in_pieces)
             derived = derive(tensor, producer, self.records, exact=exact, masked=masked)
-            if derived is not None:
+            if derived is not None and self._may_derive(entry, derived):
                 derived.link(entry.uses)
                 return derived
             alias = self._alias(entry, tensor)
@@ -323,6 +326,11 @@ class Pass:
         if coded is None or entry.bound == 0 or not entry.has_step:
             return coded
         return replace(coded, sides=pack_sign(dense_form(tensor)[0]))
+
+    def _may_derive(self, entry: Entry, derived: Derived) -> bool:
+        """Where errors must not travel, only some readers may get those of the sources."""
+        is_near = any(source.is_near for source in derived.sources)
+        return not is_near or self._policy.may_err(entry)
 
     def _partial(self, entry: Entry, tensor: Tensor, needs: set[Need]) -> Payload | None:
         if needs == {Need.NOTHING}:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from elbowroom.keep.activations.entries import coordinates_of
+
 if TYPE_CHECKING:
     from elbowroom.keep.activations.entries import Entry
 
@@ -28,7 +30,7 @@ def places_within(
 ) -> Tensor:
     """Where the first copies of these values are in a tensor that the shape broadcasts to."""
     found = torch.zeros_like(places())
-    for axis, index in enumerate(torch.unravel_index(places(), shape)):
+    for axis, index in enumerate(coordinates_of(places(), shape)):
         found += index * math.prod(full[len(full) - len(shape) + axis + 1 :])
     return found
 
@@ -37,4 +39,4 @@ def values_at(mask: "Entry", full: tuple[int, ...], places: Tensor) -> Tensor:
     """Values of a mask that broadcasts to the full shape."""
     if mask.probe is not None and mask.shape == full and torch.equal(places, mask.places()):
         return mask.probe
-    return mask.values().expand(full)[torch.unravel_index(places, full)]
+    return mask.values().expand(full)[coordinates_of(places, full)]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from elbowroom.keep.activations.entries import values_at_places
+from elbowroom.keep.activations.entries import coordinates_of, values_at_places
 
 if TYPE_CHECKING:
-    from elbowroom.keep.activations.derive import Derivation
     from elbowroom.keep.activations.entries import Entry
+    from elbowroom.keep.activations.operators.record import Derivation
 
 
 def fits(tensor: Tensor, derivation: "Derivation", exact: bool) -> bool:
@@ -30,7 +30,7 @@ def is_as_expected(tensor: Tensor, derivation: "Derivation") -> bool:
         return True
     rough = 1e-3 if tensor.dtype in (torch.float32, torch.float64) else 0.05
     places = derivation.places
-    found = values_at_places(tensor) if places is None else tensor.view(-1)[places()]
+    found = values_at_places(tensor) if places is None else _taken(tensor, places())
     wide = torch.promote_types(tensor.dtype, torch.float32)
     found, expected = found.to(wide), derivation.some().to(wide)
     return torch.allclose(found, expected, rough, rough, equal_nan=True)
@@ -40,3 +40,8 @@ def note_probe(entry: "Entry", tensor: Tensor, kinds: Collection[str]) -> None:
     """A few values, for what derives from the tensor, by nodes of these kinds, to be compared."""
     if entry.probe is None and tensor.numel() and any(use.kind in kinds for use in entry.uses):
         entry.probe = values_at_places(tensor)
+
+
+def _taken(tensor: Tensor, places: Tensor) -> Tensor:
+    """Values at places in row-major order."""
+    return tensor[coordinates_of(places, tuple(tensor.shape))]

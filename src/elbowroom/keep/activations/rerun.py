@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from elbowroom.keep.activations.derive import Derivation, Derived
+from elbowroom.keep.activations.derive import Derived
+from elbowroom.keep.activations.operators.record import Derivation
 
 if TYPE_CHECKING:
     from elbowroom.keep.activations.entries import Entry, Record
@@ -40,7 +41,8 @@ def rerun(entry: "Entry", records: dict[int, "Record"]) -> Derived | None:
         entry.shape,
         entry.dtype,
     )
-    return Derived(derivation, entry.shape)
+    assert entry.raw is not None
+    return Derived(derivation, entry.shape, entry.raw.stride())
 
 
 def _fill(held: "list[Entry]", details: dict[str, Any]) -> torch.Tensor:

@@ -16,22 +16,24 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
 from elbowroom.keep.activations.compiled import Regions, attend
+from elbowroom.keep.activations.correction import Correction
+from elbowroom.keep.activations.gauge import left_bytes
 from elbowroom.keep.activations.hooks import is_recomputed
 from elbowroom.keep.activations.ledger import Ledger
 from elbowroom.keep.activations.memory import memory_of
-from elbowroom.keep.activations.meter import Meter
+from elbowroom.keep.activations.meter import Measured, Meter
 from elbowroom.keep.activations.moments import Moments
 from elbowroom.keep.activations.noise import Noise
-from elbowroom.keep.activations.observer import Observer, is_due
+from elbowroom.keep.activations.observer import Observer
 from elbowroom.keep.activations.passes import SMALL_BYTES, Pass
 from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
+from elbowroom.keep.activations.schedule import is_due, is_metered, is_rare
 from elbowroom.keep.activations.shards import working_parameters
 from elbowroom.keep.activations.sites import Names, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.trees import tensors_in
-from elbowroom.keep.activations.trust import Trust
 from elbowroom.keep.activations.untouched import Untouched
 from elbowroom.keep.activations.watch import Arguments, Functions, Modules, abandon
 from elbowroom.sizes import parse_bytes
@@ -103,11 +105,13 @@ class Activations:
         self._sites = Sites()
         self._names = Names(model)
         self._noise = Noise(None if optimizer is None else Moments(optimizer))
-        self._trust = Trust(model, self._sites, self._noise, self._rule, self.tolerance, self._warn)
         self._step = 0
-        self._tally = Tally()
+        self._tally = self._retried = Tally()
         self._events: list[str] = []
         self._watched: dict[int, Any] = {}
+        self._correction = Correction(
+            self.tolerance, self._tell, is_tight=self._rule is Rule.VARIANCE
+        )
         self._meter: Meter | None = None
         self._measuring = False
         self._is_closed = False
@@ -121,7 +125,7 @@ class Activations:
     @property
     def ledger(self) -> Ledger:
         """Of the last pass."""
-        return self._tally.to_ledger(self._step, self._trust.readings, self._events)
+        return self._tally.to_ledger(self._step, self._correction.readings, self._events)
 
     @property
     def last_pass(self) -> Tally:
@@ -237,23 +241,33 @@ class Activations:
                 self._watch_parameters()
                 if is_watched:
                     observer = Observer(self._decide)
-                # Of the first gradients no variance is known.
-                if self._step > 2 and self._meter_every and is_due(self._step, self._meter_every):
-                    # Where memory is short, no more runs plainly than what is held now.
-                    share = 1.0 if self._budget is None else 1 / max(1.0, self._tally.ratio)
-                    self._meter = Meter(
-                        self.model, self._trial, self._retry, self._report, share, self._fits
-                    )
-                    self._meter.arm()
+                self._arm_meter(is_watched=is_watched)
         return self._start(observer)
 
+    def _arm_meter(self, *, is_watched: bool) -> None:
+        """Where it is its turn, or has none yet to find out how this model's batch is cut."""
+        every, meter = self._meter_every, self._meter
+        is_wanted = every and (is_metered(self._step, every) or (meter and meter.is_pending))
+        if not is_wanted:
+            return
+        if meter is None:
+            meter = self._meter = Meter(
+                self.model, self._trial, self._retry, self._report, self._fits, self._tell
+            )
+        if is_watched and min(self._refresh, every) > 1:
+            # One look at a time.
+            meter.is_pending = True
+        else:
+            meter.arm(may_be_whole=self._budget is None and is_rare(self._step, every))
+
     def _fits(self, part: float) -> bool:
-        """Whether a part of the batch can run plainly within the budget, with its gradients."""
-        if self._budget is None:
-            return True
+        """Whether a part of the batch can run plainly, with its gradients, in the memory left."""
         saved_bytes = self._tally.saved_bytes
         weights_bytes = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        return self._budget.lend(int(1.5 * part * saved_bytes) + 2 * weights_bytes)
+        nbytes = int(1.5 * part * saved_bytes) + weights_bytes
+        if self._budget is not None:
+            return self._budget.lend(nbytes + weights_bytes)
+        return part < 1 or nbytes <= left_bytes(self.model)
 
     def _retry(self, part: float) -> ExitStack:
         """For the meter: what is encoded of a whole batch is encoded of a part of it too."""
@@ -276,7 +290,9 @@ class Activations:
             budget,
             self._memory,
         )
-        if not self._measuring:
+        if self._measuring:
+            self._retried = tally
+        else:
             self._tally = now.tally
             self._local.untouched = now.untouched
         modules = Modules(self.model, self._names, now)
@@ -319,7 +335,10 @@ class Activations:
             return
         evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
         self._noise.mark()
-        self._trust.take(decide(self._rule, evidence, self.tolerance, self._trust.factor))
+        for decision in decide(self._rule, evidence, self.tolerance, self._correction.trust):
+            site = decision.site
+            site.bound = decision.bound
+            site.share, site.part_share = decision.share, decision.part_share
 
     @contextmanager
     def _trial(self) -> Iterator[None]:
@@ -332,18 +351,20 @@ class Activations:
             yield
         except Exception as error:
             self._meter_every = 0
-            self._warn(f"the meter is off, its trial failed: {error}")
+            event = f"step {self._step}: the meter is off, its trial failed: {error}"
+            self._events.append(event)
+            _log.warning(event)
         finally:
             self._measuring = False
             if self._budget is not None:
                 self._budget.take_back()
 
-    def _report(self, error: float, part: float) -> None:
-        self._trust.report(self._step, self._tally, error, part)
-
-    def _warn(self, event: str) -> None:
-        self._events.append(f"step {self._step}: {event}")
-        _log.warning(self._events[-1])
+    def _report(self, measured: Measured) -> None:
+        """The meter has measured a part of the batch."""
+        variance = sum(self._noise.variance(p) or 0.0 for p in self.model.parameters())
+        names = {row.name for row in self._retried.rows if row.bound > 0}
+        used = [site for site in self._sites if site.name in names and site.bound is not None]
+        self._correction.take(self._step, measured, variance, used, list(self._sites))
 
     def _tell(self, event: str) -> None:
         self._events.append(f"step {self._step}: {event}")

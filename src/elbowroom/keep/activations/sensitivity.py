@@ -24,10 +24,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from elbowroom.keep.activations.attention import FirstSample
-from elbowroom.keep.activations.derive import Derivation
 from elbowroom.keep.activations.entries import Entry
-from elbowroom.keep.activations.growth import FUNCTIONS, change, changes, error_size
+from elbowroom.keep.activations.growth import (
+    FUNCTIONS,
+    change,
+    changes,
+    error_size,
+    sample_of,
+)
 from elbowroom.keep.activations.journey import Mode, Passage, energies, energy
+from elbowroom.keep.activations.operators.record import Derivation
 from elbowroom.keep.activations.transfer import (
     FEW_POSITIONS,
     axis_of,
@@ -94,7 +100,7 @@ def drift_of(p: Passage, slot: str, derivation: Derivation) -> Effect:
     effect = Effect()
     source, kind = derivation.source, derivation.path[-1] if derivation.path else ""
     place = {("Addmm", "mat1"): 2, ("Mm", "self"): 1}.get((p.record.kind, slot))
-    if place is None or source.site.sample is None or kind not in FUNCTIONS:
+    if place is None or sample_of(source) is None or kind not in FUNCTIONS:
         return effect
     found = changes(FUNCTIONS[kind], source)
     mean = sum(float(each.mean()) for each in found) / len(found)
@@ -206,7 +212,7 @@ def _elementwise(
     """Dx = g f(x): the error is g (f(x + e) - f(x))."""
 
     def rule(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
-        sample = entry.site.sample
+        sample = sample_of(entry)
         if sample is None or sample.numel() == 0:
             return _generic(p, slot, entry, effect)
         effect.put(p, 0, energy(p.gradient()) * change(slope, entry))
@@ -291,7 +297,7 @@ def _recurrent(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
 
 def _generic(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     """Nothing is known: the gradient's relative error is taken as twice the tensor's."""
-    sample = entry.site.sample
+    sample = sample_of(entry)
     if sample is None:
         return
     finite = sample[torch.isfinite(sample)]

@@ -36,11 +36,12 @@ class Untouched:
         # While a weak reference is held, nothing else gets the address.
         self._callers.extend(StorageWeakRef(storage) for storage in storages)
 
-    def note_made(self, tensors: Iterable[Tensor], args: Any) -> None:
-        """A function has returned these: without a graph, and not the caller's own."""
-        for tensor in tensors:
-            is_new = tensor.grad_fn is None and not tensor._is_view() and is_plain(tensor)
-            if is_new and not any(tensor is arg for arg in args):
+    def note_made(self, tensors: Any, args: Any) -> None:
+        """A function has returned these: what has no graph is not the caller's own."""
+        for tensor in tensors if isinstance(tensors, tuple | list) else ():
+            if not isinstance(tensor, Tensor) or tensor.requires_grad or tensor._is_view():
+                continue
+            if is_plain(tensor) and not any(tensor is arg for arg in args):
                 self._made.add(tensor.untyped_storage()._cdata)
 
     def is_callers(self, entry: "Entry", storages: "Storages") -> bool:

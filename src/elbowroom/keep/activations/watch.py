@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
@@ -37,6 +38,11 @@ class Functions(TorchFunctionMode):
         if now.pending:
             # Saved outside of every function that could be watched.
             now.settle(())
+        is_recorded = torch.is_grad_enabled()
+        if is_recorded:
+            for arg in args:
+                if isinstance(arg, Tensor) and arg._version and arg.requires_grad:
+                    now.records.note_read(arg)
         if not are_on_top(now.pack):
             out = func(*args, **(kwargs or {}))
             now.pass_over(tensors_in(out))
@@ -44,15 +50,18 @@ class Functions(TorchFunctionMode):
         now.calls.start(self._modules.current, getattr(func, "__name__", "function"))
         out = self._instead(func, args, kwargs or {}) if func in SUBSTITUTES else None
         if out is None:
+            first = _next_number()
             with self._around(func):
                 out = func(*args, **(kwargs or {}))
-        if out.__class__ is Tensor:
-            if out.grad_fn is None:
-                now.untouched.note_made((out,), args)
-        elif isinstance(out, tuple | list):
-            now.untouched.note_made(tensors_in(out), args)
+            if is_recorded and isinstance(out, Tensor):
+                if out._version:
+                    now.records.note_made(out, first)
+                if len(args) == 2 and type(args[1]) in (int, float):
+                    now.records.note_number(out, args[1], first)
+        now.untouched.note_made((out,) if isinstance(out, Tensor) else out, args)
         if now.pending or (now.listener is not None and isinstance(out, Tensor)):
-            now.settle(tensors_in(out), _eps_of(args, kwargs))
+            # Without gradients nothing is saved, and asking some views for their node is an error.
+            now.settle(tensors_in(out) if is_recorded else (), _eps_of(args, kwargs))
         return out
 
     def _instead(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -70,6 +79,9 @@ class Functions(TorchFunctionMode):
     def _around(self, func: Any) -> AbstractContextManager[Any]:
         is_one = self._now.goes_in_pieces and is_convolution(func)
         return InPieces() if is_one else nullcontext()
+
+
+_next_number = torch.autograd._get_sequence_nr
 
 
 def _eps_of(args: Any, kwargs: Any) -> float | None:

@@ -1,0 +1,1 @@
+"""Models and training scripts from outside packages, plainly and with Elbowroom."""

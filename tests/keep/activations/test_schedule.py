@@ -1,0 +1,23 @@
+"""When gradients are looked at, and when the meter runs."""
+
+from elbowroom.keep.activations.schedule import is_due, is_metered, is_rare
+
+
+def test_looks_and_the_meter_take_turns() -> None:
+    looks = [step for step in range(1, 900) if is_due(step, 100)]
+    meters = [step for step in range(1, 900) if is_metered(step, 400)]
+    assert looks[:9] == [1, 2, 3, 4, 6, 8, 12, 16, 24]
+    assert meters[:8] == [5, 7, 9, 13, 17, 25, 33, 49]
+    assert meters[-2:] == [401, 801]
+    assert not set(looks) & set(meters)
+
+
+def test_whole_batches_take_few_turns() -> None:
+    rare = [step for step in range(1, 900) if is_rare(step, 400)]
+    assert rare == [17, 33, 65, 129, 257, 401, 801]
+    assert all(is_metered(step, 400) for step in rare)
+
+
+def test_a_meter_of_every_pass() -> None:
+    assert [step for step in range(1, 8) if is_metered(step, 1)] == [3, 4, 5, 6, 7]
+    assert all(is_rare(step, 1) for step in range(3, 8))
