@@ -88,6 +88,7 @@ def test_a_budget_that_was_exceeded_is_said_to_be() -> None:
 
 def test_an_error_is_told_by_what_is_known_of_it() -> None:
     found = account(LEDGER, 4)
+    found.unpredicted = 4
     assert "gradient error not predicted yet, 0.0 s" in said_of(found)
     found.measured_error = 0.03
     assert "gradient error not predicted yet, measured 0.03 of its variance," in said_of(found)
@@ -95,8 +96,15 @@ def test_an_error_is_told_by_what_is_known_of_it() -> None:
     assert "at most 0.04 of its variance by prediction, measured 0.03," in said_of(found)
     found.gradient_error = 0.02
     assert "error 0.02 (predicted) to 0.03 (measured) of its variance," in said_of(found)
-    kept = replace(LEDGER, rows=(replace(ROW, method="keep", bound=0.0),))
-    assert "gradient exact," in said_of(account(kept, 4))
+    found.measured_error = 0.0201
+    assert "at most 0.02 of its variance by prediction, measured 0.02," in said_of(found)
+
+
+def test_a_gradient_is_exact_where_no_pass_was_rounded() -> None:
+    found = account(LEDGER, 4)
+    assert "gradient exact, 0.0 s" in said_of(found)
+    found.unpredicted = 2
+    assert "gradient exact but for 2 of 4 passes, not predicted yet, 0.0 s" in said_of(found)
 
 
 def test_several_processes_have_one_sentence() -> None:

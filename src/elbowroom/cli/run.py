@@ -53,7 +53,6 @@ def run(
     from elbowroom.integrations.companion import Companion
     from elbowroom.integrations.family import Family
     from elbowroom.integrations.orders import Orders
-    from elbowroom.integrations.summary import find_breach
 
     if memory is not None:
         parse_bytes(memory)
@@ -79,7 +78,7 @@ def run(
         companion.has_failed = end.code not in {None, 0}
         if memory is not None and not companion.has_failed:
             _await_threads()
-            if find_breach(companion) is not None:
+            if companion.has_breached():
                 raise SystemExit(EXIT_ABOVE_BUDGET) from None
         raise
     except BaseException:

@@ -42,11 +42,14 @@ class Companion:
         """Wait for torch; tell at the end what happened."""
         atexit.register(self.finish)
         # Imported now, so that processes of the script are over before the summary comes.
+        import multiprocessing.process
         import multiprocessing.util
 
         self.family.announce()
         # A process that multiprocessing has forked ends without the functions of atexit.
         multiprocessing.util.register_after_fork(self, Companion._forked)
+        if multiprocessing.process.parent_process() is not None:
+            self._forked()
         os.register_at_fork(after_in_child=self._become_child)
         Arrival("torch", self._wait_for_training).await_it()
 
@@ -54,7 +57,20 @@ class Companion:
         """Print, write and report what was kept in rooms."""
         from elbowroom.integrations.summary import conclude
 
-        conclude(self)
+        try:
+            conclude(self)
+        except Exception as error:
+            # The script has done its work: what fails here is told, and is no failure of it.
+            print(f"elbowroom: there is no summary: {error!r}", file=sys.stderr)
+
+    def has_breached(self) -> bool:
+        """Whether a budget was asked for and not kept to."""
+        from elbowroom.integrations.summary import find_breach
+
+        try:
+            return find_breach(self) is not None
+        except Exception:
+            return False
 
     def say(self, sentence: str) -> None:
         """One line for the user, at once; of several processes the first one speaks."""

@@ -31,8 +31,8 @@ class Outcome:
     measured_error: float
     """Largest that the meter has read; 0 where it has read nothing."""
 
-    is_exact: bool
-    """Whether nothing of that pass was rounded."""
+    unpredicted: int
+    """Passes that rounded something before an error could be predicted."""
 
     is_blind: bool
     """Whether some of it was rounded by compiled graphs."""
@@ -57,7 +57,7 @@ class Outcome:
             disk_bytes=sum(row.saved_bytes for row in ledger.rows if row.method == "offload"),
             predicted_error=account.gradient_error,
             measured_error=account.measured_error,
-            is_exact=account.is_exact or not any(row.bound > 0 for row in ledger.rows),
+            unpredicted=account.unpredicted,
             is_blind=any("compiled" in row.readers and row.bound > 0 for row in ledger.rows),
             coding_s=account.encode_s + account.decode_s,
             peak_bytes=account.peak_bytes,
@@ -119,18 +119,24 @@ def _error_of(outcomes: Sequence[Outcome]) -> str:
     predicted = max(one.predicted_error for one in outcomes)
     measured = max(one.measured_error for one in outcomes)
     blind = BLIND if any(one.is_blind for one in outcomes) else ""
-    if not predicted and all(one.is_exact for one in outcomes):
-        return "gradient exact"
-    if not predicted:
-        seen = f", measured {measured:.2g} of its variance" if measured else ""
-        return f"gradient error {'not predicted yet' if not blind else 'small'}{seen}{blind}"
-    if measured <= predicted:
-        seen = f", measured {measured:.2g}" if measured else ""
+    seen = f", measured {measured:.2g}" if measured else ""
+    if predicted and f"{measured:.2g}" != f"{predicted:.2g}" and measured > predicted:
+        return (
+            f"gradient error {predicted:.2g} (predicted) to {measured:.2g} (measured) of its "
+            f"variance{blind}"
+        )
+    if predicted:
         return f"gradient error at most {predicted:.2g} of its variance by prediction{seen}{blind}"
-    return (
-        f"gradient error {predicted:.2g} (predicted) to {measured:.2g} (measured) of its "
-        f"variance{blind}"
-    )
+    unpredicted = max(one.unpredicted for one in outcomes)
+    if not unpredicted:
+        return "gradient exact"
+    seen = f"{seen} of its variance" if seen else ""
+    if blind:
+        return f"gradient error within tight bounds{seen}{blind}"
+    passes = max(one.passes for one in outcomes)
+    if unpredicted < passes:
+        return f"gradient exact but for {unpredicted} of {passes} passes, not predicted yet{seen}"
+    return f"gradient error not predicted yet{seen}"
 
 
 def _span(values: Sequence[Any], say: Callable[[Any], str]) -> str:

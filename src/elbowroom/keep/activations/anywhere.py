@@ -76,8 +76,8 @@ class Account:
     budget: Budget | None = None
     """Of the whole process, where this module has to meet it."""
 
-    is_exact: bool = False
-    """Whether nothing may be rounded."""
+    unpredicted: int = 0
+    """Passes that rounded something before an error could be predicted."""
 
     peak_bytes: int = 0
     """Most that the process has taken until the account was closed; of a device, most that the
@@ -108,6 +108,7 @@ class Account:
             self.encode_s += tally.encode_s
             self.decode_s += tally.decode_s
             self.gradient_error = max(self.gradient_error, tally.gradient_error)
+            self.unpredicted += tally.is_rounded and not tally.gradient_error
         # Making a ledger takes its time; older ones are for passes that fail.
         if not self.has_failed and (keep == 0 or is_due(self.passes, 64)):
             self.ledger = self.room.ledger
@@ -225,7 +226,9 @@ class Anywhere:
             self._end(call)
         self._local.call = call = _Call(module, frame, self._find(module))
         if call.known.is_passed_over or not _is_trained(module):
-            self.peaks.look(is_training=False)
+            if not (module.training and torch.is_grad_enabled()):
+                # A loss has no parameters, and belongs to what is trained.
+                self.peaks.look(is_training=False)
             return None
         account = call.known.account or self._open(module, call.known)
         if account is None or account.room is None or not self._is_free(account):
@@ -308,7 +311,7 @@ class Anywhere:
             )
             is_on_host = device_of(module).type == "cpu"
             name = name if count == 1 else f"{name} ({count})"
-            account = Account(name, room, is_on_host, is_exact=self._terms.tolerance == 0)
+            account = Account(name, room, is_on_host)
             if self._terms.memory is not None:
                 limit_bytes = parse_bytes(self._terms.memory)
                 account.budget = room.share_budget(limit_bytes, holds=takes)

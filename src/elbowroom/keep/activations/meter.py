@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from elbowroom.keep.activations.journey import energy
-from elbowroom.keep.activations.parts import Part, Uncuttable, least_of, parts_of
 from elbowroom.keep.activations.reruns import (
     Found,
     Grads,
@@ -34,6 +33,7 @@ from elbowroom.keep.activations.reruns import (
     value_of,
 )
 from elbowroom.keep.activations.roots import Arrivals
+from elbowroom.keep.activations.samples import Part, Uncuttable, least_of, parts_of
 from elbowroom.keep.surroundings import put_back
 
 

@@ -56,6 +56,11 @@ class Tally:
         return sum(note.gradient_error for note in self._notes())
 
     @property
+    def is_rounded(self) -> bool:
+        """Whether something is not held to the last bit."""
+        return any(note.bound > 0 for note in self._notes())
+
+    @property
     def ratio(self) -> float:
         """Bytes saved for each that is held."""
         return self.saved_bytes / max(1, self.kept_bytes)
@@ -252,14 +257,10 @@ class Tally:
         alive = [e for e in (reference() for reference in self._entries) if e is not None]
         self._entries = []
         for entry in alive:
-            if (
-                isinstance(entry.payload, Raw)
-                and entry.payload.owned
-                and self._timeline is not None
-            ):
-                if entry.is_left_alone:
-                    self._timeline.hold(entry)
             self.settle(entry)
+            is_ours = isinstance(entry.payload, Raw) and entry.payload.owned
+            if self._timeline is not None and entry.is_left_alone and is_ours:
+                self._timeline.hold(entry)
         self.storages.close()
         for storage in self.storages.all:
             if storage.raws and storage.is_held == storage.is_users:

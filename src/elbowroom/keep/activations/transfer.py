@@ -27,7 +27,7 @@ from elbowroom.keep.activations.journey import (
     energy,
     onward,
 )
-from elbowroom.keep.activations.parts import part_of
+from elbowroom.keep.activations.samples import part_of
 
 # Samples on which directions are followed, and positions: more samples where each has only a few.
 FEW = 16

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
-from elbowroom.keep.activations.parts import (
+from elbowroom.keep.activations.samples import (
     LEAST,
     Part,
     Uncuttable,
