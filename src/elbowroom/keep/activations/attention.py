@@ -23,6 +23,8 @@ class FirstSample:
     bias: Tensor | None
     scale: float
     is_causal: bool
+    is_balanced: bool
+    """Whether output and logsumexp follow from the decoded queries, keys and values."""
 
     @classmethod
     def of(cls, record: Record) -> "FirstSample | None":
@@ -41,6 +43,7 @@ class FirstSample:
             bias=bias,
             scale=record.details["scale"] or q.shape[-1] ** -0.5,
             is_causal=record.details["is_causal"],
+            is_balanced=record.details.get("is_balanced", False),
         )
 
     def largest_bound(self, name: str) -> float:
@@ -73,7 +76,11 @@ class FirstSample:
             s = s + self.bias
         if self.is_causal:
             s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), float("-inf"))
-        weight = (s - self.logsumexp.unsqueeze(-1)).exp()
+        if self.is_balanced:
+            weight = s.softmax(-1)
+            o = weight @ v
+        else:
+            weight = (s - self.logsumexp.unsqueeze(-1)).exp()
         ds = weight * (g @ v.mT - (g * o).sum(-1, keepdim=True))
         dk, dv = ds.mT @ q * self.scale, weight.mT @ g
         if groups > 1:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn import functional
 
+from elbowroom.keep.activations.entries import values_at_places
 from elbowroom.keep.activations.masks import Bits, pack_sign
 from elbowroom.keep.activations.needs import RESHAPES, Need, kind_of, need_of
 from elbowroom.keep.activations.operators import elementwise, normalisation
@@ -262,3 +263,9 @@ _RULES: dict[str, Rule] = {
     "Mul": _product,
     **normalisation.RULES,
 }
+
+
+def note_values(entry: "Entry", tensor: Tensor) -> None:
+    """A few, for what derives from the tensor to be compared with."""
+    if entry.probe is None and tensor.numel() and any(use.kind in SOURCES for use in entry.uses):
+        entry.probe = values_at_places(tensor)

@@ -13,11 +13,12 @@ accumulation change.
 Both count as noise what is none: while a model learns fast its mean gradient moves, sometimes by
 far more than batches differ. Half of the squared difference of two gradients in a row has the same
 expectation and sees one step of that movement only (von Neumann 1941); but directions in which
-steps overshoot come out larger in it. It counts where it is clearly the smaller of the two: the
-smaller of two estimates that mean the same would be too small.
+steps overshoot come out larger in it. It counts where it is clearly smaller. The parts of one batch
+see no movement at all (`portions`). A parameter of which they are not known is corrected as its
+neighbours are on average.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -36,10 +37,19 @@ LEAST_SHARE = 0.6
 CLEARLY = 0.7
 
 
+# Of the shares that parts of batches have shown, the newest counts as much as this.
+NEWEST = 0.5
+# Below this share of the running estimate they show that the rest of it is the mean's movement.
+APART = 0.5
+
+
 @dataclass(slots=True)
 class _Track:
     index: Tensor | None
     scale: float
+    count: int
+    """Of real numbers in the gradient."""
+
     mean: Tensor | None = None
     square: Tensor | None = None
     weight: float = 0.0
@@ -51,6 +61,13 @@ class _Track:
     before: Tensor | None = None
     change: float = 0.0
     change_weight: float = 0.0
+    share: float = 0.0
+    """Of the squared gradient that parts of batches say to be noise; 0 where they are unknown."""
+
+    @property
+    def energy(self) -> float:
+        """The present squared norm."""
+        return self.count * self.size / self.size_weight if self.size_weight else 0.0
 
 
 class Noise:
@@ -60,6 +77,26 @@ class Noise:
         self._tracks: dict[int, _Track] = {}
         self._moments = moments
         self._marked = 0.0
+        self._usual = 1.0
+
+    def note_portions(
+        self, parameters: Iterable[nn.Parameter], shares: Mapping[int, float]
+    ) -> None:
+        """What parts of the last batch say: each parameter's variance over its squared norm."""
+        estimates = expected = 0.0
+        for parameter in parameters:
+            track, share = self._tracks.get(id(parameter)), shares.get(id(parameter))
+            if track is None or share is None or not track.size > 0:
+                continue
+            # Of the size that is followed, not of this one gradient's.
+            share *= track.last * track.size_weight / track.size
+            old = track.share or share
+            track.share = NEWEST * share + (1 - NEWEST) * old
+            running = self._running(parameter)
+            if running is not None:
+                expected += running
+                estimates += min(running, track.share * track.energy)
+        self._usual = estimates / expected if expected > 0 else 1.0
 
     def observe(self, parameter: nn.Parameter, gradient: Tensor, step: int) -> None:
         """One more gradient of one batch; of later steps only some, and no sparse ones."""
@@ -97,6 +134,18 @@ class Noise:
 
     def variance(self, parameter: nn.Parameter) -> float | None:
         """Sum over the parameter's elements; None before three gradients have been seen."""
+        track, running = self._tracks.get(id(parameter)), self._running(parameter)
+        if track is None or running is None:
+            return running
+        found = track.share * track.energy if track.share else self._usual * running
+        if found > running / APART:
+            # Samples have to do with one another, as before a BatchNorm: what is in its parts
+            # cancels in a batch.
+            return running
+        # Two estimates of the same, unless one of them has taken movement for noise.
+        return found if found < APART * running else (found * running) ** 0.5
+
+    def _running(self, parameter: nn.Parameter) -> float | None:
         track = self._tracks.get(id(parameter))
         moment = self._moment(parameter)
         if moment is not None and moment.share >= LEAST_SHARE:
@@ -154,8 +203,8 @@ class Noise:
         for parameter in parameters:
             track = self._tracks.get(id(parameter))
             if track is not None and track.size_weight:
-                usual += parameter.numel() * track.size / track.size_weight
-                last += parameter.numel() * track.last
+                usual += track.energy
+                last += track.count * track.last
         return usual / last if last > 0 else 1.0
 
     def _moment(self, parameter: nn.Parameter) -> Moment | None:
@@ -187,7 +236,7 @@ def _growth(track: _Track | None, moment: Moment) -> float:
 
 def _start(flat: Tensor) -> _Track:
     if flat.numel() <= COORDINATES:
-        return _Track(None, 1.0)
+        return _Track(None, 1.0, flat.numel())
     generator = torch.Generator().manual_seed(flat.numel())
     index = torch.randint(flat.numel(), (COORDINATES,), generator=generator)
-    return _Track(index.to(flat.device), flat.numel() / COORDINATES)
+    return _Track(index.to(flat.device), flat.numel() / COORDINATES, flat.numel())

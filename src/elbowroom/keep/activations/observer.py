@@ -2,14 +2,14 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry, Record
@@ -17,6 +17,7 @@ from elbowroom.keep.activations.growth import note_error
 from elbowroom.keep.activations.journey import Channels, Journey, Passage
 from elbowroom.keep.activations.needs import Need, largest_bound, need_of
 from elbowroom.keep.activations.payloads import Coded, Offloaded
+from elbowroom.keep.activations.portions import Portions
 from elbowroom.keep.activations.sensitivity import (
     Effect,
     drift_of,
@@ -35,9 +36,12 @@ _BEFORE = frozenset({"Convolution"})
 class Observer:
     """Collects the effects of one pass."""
 
-    def __init__(self, finished: Callable[["Observer"], None]) -> None:
+    def __init__(
+        self, finished: Callable[["Observer"], None], parameters: Iterable[nn.Parameter] = ()
+    ) -> None:
         self.records: dict[int, Record] = {}
         self._finished = finished
+        self.portions = Portions(parameters)
         self._task = -1
         self._failed = False
         self.journeys: dict[int, Journey] = {}
@@ -66,6 +70,7 @@ class Observer:
                 # Decoded once, for the node and for us.
                 self._held[record.number] = _decoded(record)
             if record.kind in _BEFORE:
+                self.portions.note(passage)
                 channels = self._channels.pop(record.number, None)
                 self.journeys[record.number] = transfer_of(replace(passage, channels=channels))
             channels = channels_of(passage)
@@ -98,6 +103,8 @@ class Observer:
             return
         channels = self._channels.pop(record.number, None)
         passage = Passage(record, outputs, inputs, channels)
+        if record.kind not in _BEFORE:
+            self.portions.note(passage)
         if record.kind not in _BEFORE or record.number not in self.journeys:
             self.journeys[record.number] = transfer_of(passage)
         for slot in record.slots:

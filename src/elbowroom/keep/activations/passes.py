@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from elbowroom.codec.opaque import opaque
+from elbowroom.keep.activations.balance import ATTENTION, Attentions, balanced, describe
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.derive import SOURCES, Derived, derive
+from elbowroom.keep.activations.derive import Derived, derive, note_values
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
     Entry,
@@ -53,7 +54,6 @@ from elbowroom.keep.activations.payloads import (
     offload,
 )
 from elbowroom.keep.activations.policy import Policy, husk
-from elbowroom.keep.activations.proofs import note_probe
 from elbowroom.keep.activations.readers import Readers
 from elbowroom.keep.activations.reasons import CHANGED, ODD, YOURS, reason_of, say_small
 from elbowroom.keep.activations.rerun import RERUN, rerun
@@ -109,6 +109,7 @@ class Pass:
         self._lock = threading.RLock()
         self._readers, self._settled = Readers(), 0
         self._returns = Returns(is_exact=policy.is_exact)
+        self._attentions = Attentions()
 
     @property
     def goes_in_pieces(self) -> bool:
@@ -174,7 +175,7 @@ class Pass:
                 continue
             if entry.is_near and self._will_do(entry):
                 # Encoded or derived already.
-                note_probe(entry, entry.raw, SOURCES)
+                note_values(entry, entry.raw)
                 entry.raw = entry.producer = None
             elif entry.needs & {Need.VALUES, Need.EXACT, Need.WINDOW}:
                 self._act(entry, entry.raw)
@@ -223,6 +224,8 @@ class Pass:
                 record.eps = eps
             if self.listener is not None or record.kind in RERUN:
                 record.details = details_of(node)
+            if not self._policy.is_exact:
+                describe(node, record)
             if self.listener is not None:
                 record.following = tuple(receiver_of(n) for n in following)
                 self.listener(node, record)
@@ -280,7 +283,7 @@ class Pass:
             reason = reason_of(entry, self._policy, is_planned=form is Form.KEEP)
             entry.keep_as_it_is(owned=True, reason=reason)
         else:
-            note_probe(entry, tensor, SOURCES)
+            note_values(entry, tensor)
         entry.raw = entry.producer = None
         entry.encode_s = time.perf_counter() - start
         self.tally.settle(entry)
@@ -323,8 +326,10 @@ class Pass:
             if bits is not None:
                 return bits
         coded = None if form is Form.KEEP else self._policy.pack(entry, tensor)
-        if coded is None or entry.bound == 0 or not entry.has_step:
+        if coded is None or entry.bound == 0:
             return coded
+        if not entry.has_step:
+            return balanced(coded, entry, self.records)
         return replace(coded, sides=pack_sign(dense_form(tensor)[0]))
 
     def _may_derive(self, entry: Entry, derived: Derived) -> bool:
@@ -381,16 +386,19 @@ class Pass:
             return torch.empty(0)
         entry.check_version()
         self.tally.read(entry)
-        if isinstance(entry.payload, Raw) and not self.goes_in_pieces:
+        node: Any = torch._C._current_autograd_node()
+        kind = "" if node is None else kind_of(node)
+        is_again = kind == ATTENTION and not self._policy.is_exact
+        if isinstance(entry.payload, Raw) and not self.goes_in_pieces and not is_again:
             self._readers.come()
             return entry.payload.tensor
         start = time.perf_counter()
-        node: Any = torch._C._current_autograd_node()
-        kind = "" if node is None else kind_of(node)
         with self._lock:
             is_alone = self._readers.is_alone(entry, node)
             in_pieces = self.goes_in_pieces
-            tensor = self._returns.restore(entry, kind, is_alone=is_alone, in_pieces=in_pieces)
+            tensor = self._attentions.restore(node, entry, self.records) if is_again else None
+            if tensor is None:
+                tensor = self._returns.restore(entry, kind, is_alone=is_alone, in_pieces=in_pieces)
         self.tally.restore(entry, time.perf_counter() - start)
         if self._memory is not None:
             self._memory.within_pass(entry.nbytes_plain)

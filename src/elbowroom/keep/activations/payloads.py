@@ -10,6 +10,7 @@ from elbowroom.codec import Blob, decode
 from elbowroom.keep.activations.shelf import Shelf, Slot
 
 if TYPE_CHECKING:
+    from elbowroom.keep.activations.balance import Balance
     from elbowroom.keep.activations.entries import Entry
 
 
@@ -96,6 +97,9 @@ class Coded:
     sides: Payload | None = None
     """Of the dense tensor: ones above zero, and zeros; None where errors may lead across."""
 
+    balance: "Balance | None" = None
+    """What makes terms cancel that cancelled before."""
+
     @property
     def nbytes(self) -> int:
         """Bytes held."""
@@ -110,7 +114,8 @@ class Coded:
         if self.sides is not None:
             # On its own side a value is nearer than it was.
             dense.copysign_(self.sides.restore().sub_(0.5))
-        return laid_out(dense, self.layout)
+        found = laid_out(dense, self.layout)
+        return found if self.balance is None else self.balance.apply(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,7 @@ class Offloaded:
     layout: Layout | None
     shift: float = 0.0
     sides: Payload | None = None
+    balance: "Balance | None" = None
     method: str = "offload"
 
     @property
@@ -190,7 +196,10 @@ class Offloaded:
         if self.is_blob:
             blob = Blob.frombytes(data)
             blob.device = self.device
-            return Coded(blob, self.layout, shift=self.shift, sides=self.sides).restore()
+            coded = Coded(
+                blob, self.layout, shift=self.shift, sides=self.sides, balance=self.balance
+            )
+            return coded.restore()
         flat = (
             torch.frombuffer(data, dtype=self.dtype) if data else torch.empty(0, dtype=self.dtype)
         )
@@ -218,6 +227,7 @@ def offload(shelf: Shelf, tensor: Tensor, coded: Coded | None) -> Offloaded | No
         layout,
         0.0 if coded is None else coded.shift,
         None if coded is None else coded.sides,
+        None if coded is None else coded.balance,
     )
 
 

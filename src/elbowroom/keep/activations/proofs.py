@@ -1,7 +1,6 @@
 """Whether a tensor really is what a derivation makes, before it is let go."""
 
 import math
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 from elbowroom.keep.activations.entries import coordinates_of, values_at_places
 
 if TYPE_CHECKING:
-    from elbowroom.keep.activations.entries import Entry
     from elbowroom.keep.activations.operators.record import Derivation
 
 
@@ -34,12 +32,6 @@ def is_as_expected(tensor: Tensor, derivation: "Derivation") -> bool:
     wide = torch.promote_types(tensor.dtype, torch.float32)
     found, expected = found.to(wide), derivation.some().to(wide)
     return torch.allclose(found, expected, rough, rough, equal_nan=True)
-
-
-def note_probe(entry: "Entry", tensor: Tensor, kinds: Collection[str]) -> None:
-    """A few values, for what derives from the tensor, by nodes of these kinds, to be compared."""
-    if entry.probe is None and tensor.numel() and any(use.kind in kinds for use in entry.uses):
-        entry.probe = values_at_places(tensor)
 
 
 def _taken(tensor: Tensor, places: Tensor) -> Tensor:

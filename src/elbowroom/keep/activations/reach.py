@@ -1,6 +1,6 @@
 """How much of the noise at each node reaches each parameter, beside that parameter's variance."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,9 +38,14 @@ class Variances:
     """Sampling variance of the parameters, and how much of it noise at each node adds."""
 
     def __init__(
-        self, journeys: dict[int, Journey], parameters: Iterable[nn.Parameter], noise: Noise
+        self,
+        journeys: dict[int, Journey],
+        parameters: Iterable[nn.Parameter],
+        noise: Noise,
+        cancelled: Collection[int] = (),
     ) -> None:
-        known = list(parameters)
+        """Where the terms of a gradient cancel, those of its errors do."""
+        known = [parameter for parameter in parameters if id(parameter) not in cancelled]
         self.leaves = [id(parameter) for parameter in known]
         """Their ids; columns of every row."""
 

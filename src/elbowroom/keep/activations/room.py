@@ -240,7 +240,7 @@ class Activations:
             if not self._policy.is_exact:
                 self._watch_parameters()
                 if is_watched:
-                    observer = Observer(self._decide)
+                    observer = Observer(self._decide, working_parameters(self.model))
                 self._arm_meter(is_watched=is_watched)
         return self._start(observer)
 

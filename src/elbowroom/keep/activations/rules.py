@@ -47,6 +47,10 @@ HASTE = 1.15
 # ones; queries and keys have a hundredth of the gradient of values, and often the same matrix.
 NOISY = 0.2
 
+# Of a parameter's own limit: the most that it is planned to get. Predictions are right to a factor
+# of two or so, and no parameter is to have three times its limit.
+EACH = 1.0
+
 # Squared gradients that differ by less from batch to batch are usual.
 FAR = 4.0
 
@@ -86,7 +90,10 @@ class Evidence:
     ) -> "Evidence":
         """Gathered when backward has ended."""
         known = {id(p): p for p in parameters}
-        variances = Variances(observer.journeys, known.values(), noise)
+        noise.note_portions(known.values(), observer.portions.shares())
+        variances = Variances(
+            observer.journeys, known.values(), noise, observer.portions.cancelled()
+        )
         return cls(observer, variances, noise, known, *observer.totals())
 
 
@@ -146,7 +153,7 @@ def _by_variance(
         factor = trust * swing * dense / 3
         sites.append(site)
         costs.append((factor * cost.overall, factor * cost.mean, factor * cost.of_part))
-        each.append(factor * cost.each / np.where(limit > 0, limit, 1.0))
+        each.append(factor * cost.each / np.where(limit > 0, EACH * limit, 1.0))
         demands.append(
             Demand(
                 count=evidence.observer.counts[site],

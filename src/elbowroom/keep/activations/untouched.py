@@ -39,9 +39,10 @@ class Untouched:
     def note_made(self, tensors: Any, args: Any) -> None:
         """A function has returned these: what has no graph is not the caller's own."""
         for tensor in tensors if isinstance(tensors, tuple | list) else ():
-            if not isinstance(tensor, Tensor) or tensor.requires_grad or tensor._is_view():
+            if not isinstance(tensor, Tensor) or not is_plain(tensor):
                 continue
-            if is_plain(tensor) and not any(tensor is arg for arg in args):
+            is_new = not tensor.requires_grad and not tensor._is_view()
+            if is_new and not any(tensor is arg for arg in args):
                 self._made.add(tensor.untyped_storage()._cdata)
 
     def is_callers(self, entry: "Entry", storages: "Storages") -> bool:
