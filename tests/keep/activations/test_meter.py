@@ -74,7 +74,7 @@ def test_an_error_above_the_tolerance_is_brought_down(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rules, "EACH", math.inf)
     torch.manual_seed(0)
     model = WithSteep()
-    room = er.Activations(model, tolerance=0.02)
+    room = er.Activations(model, tolerance=0.02, meter=8)
     for x in torch.randn(60, 96, 64, generator=torch.Generator().manual_seed(3)):
         flat(model, x, room)
     readings = [reading.measured for reading in room.ledger.readings]
@@ -105,7 +105,7 @@ def compare(model: nn.Module, run: Any, passes: int = 14, **options: Any) -> lis
     """What the meter reads over what is true."""
     twin = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    room = er.Activations(model, optimizer=optimizer, **options)
+    room = er.Activations(model, optimizer=optimizer, **{"meter": 2, **options})
     ratios: list[float] = []
     for step in range(1, passes):
         truth = true_error(model, twin, lambda m, c, step=step: run(m, c, step), room)
@@ -232,7 +232,7 @@ def test_both_runs_of_the_meter_find_the_buffers_of_the_pass() -> None:
     """Otherwise the second one would differ by far more than errors do."""
     torch.manual_seed(0)
     model, weights = Counting(), torch.randn(3, 8)
-    room = er.Activations(model, tolerance=1e-4)
+    room = er.Activations(model, tolerance=1e-4, meter=2)
     for step in range(1, 14):
         x = torch.randn(32, 3, 24, 24, generator=torch.Generator().manual_seed(step))
         model.zero_grad()
@@ -266,7 +266,7 @@ def test_a_look_runs_few_samples_again() -> None:
     model = Classifier("loss")
     counts: dict[int, list[int]] = {}
     model.body.register_forward_hook(lambda m, x, y: counts.setdefault(step, []).append(len(y)))
-    room = er.Activations(model)
+    room = er.Activations(model, meter=4)
     for step in range(1, 41):
         x = torch.randn(64, 64, generator=torch.Generator().manual_seed(step))
         with room:

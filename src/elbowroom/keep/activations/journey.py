@@ -101,6 +101,23 @@ def energies(tensor: Tensor, axes: list[int] | None = None) -> Tensor:
     return torch.linalg.vector_norm(tensor, 2, axes, dtype=dtype).double().square()
 
 
+def channel_sums(tensor: Tensor, order: int) -> Tensor:
+    """Of each channel, on the second axis: magnitudes to the power of the order, summed."""
+    if tensor.dim() > 2 and tensor.is_contiguous():
+        dtype = torch.promote_types(tensor.dtype, torch.float32)
+        norms = torch.linalg.vector_norm(tensor.flatten(2), order, [2], dtype=dtype)
+        return norms.double().pow(order).sum(0)
+    # Torch's norms along the first axis take many times longer than rows that are added up.
+    rows = tensor.movedim(1, -1).reshape(-1, tensor.shape[1])
+    found = torch.zeros(tensor.shape[1], dtype=torch.float64, device=tensor.device)
+    for some in rows.split(_ROWS):
+        found += some.to(torch.promote_types(some.dtype, torch.float32)).abs().pow(order).sum(0)
+    return found
+
+
+_ROWS = 256
+
+
 def onward(record: Record, shares: list[float], mode: Mode = Mode.WHITE) -> Onward:
     """By input; noise that is handed on has the mode."""
     found = Onward()

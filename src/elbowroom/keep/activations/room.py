@@ -29,7 +29,7 @@ from elbowroom.keep.activations.passes import SMALL_BYTES, Pass
 from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
-from elbowroom.keep.activations.schedule import is_due, is_metered, is_rare
+from elbowroom.keep.activations.schedule import Clock, is_due, is_metered, is_rare
 from elbowroom.keep.activations.shards import working_parameters
 from elbowroom.keep.activations.sites import Names, Sites
 from elbowroom.keep.activations.tally import Tally
@@ -113,6 +113,7 @@ class Activations:
             self.tolerance, self._tell, is_tight=self._rule is Rule.VARIANCE
         )
         self._meter: Meter | None = None
+        self._clock = Clock()
         self._measuring = False
         self._is_closed = False
         self._undo: Callable[[], None] | None = None
@@ -233,6 +234,7 @@ class Activations:
             self._step += 1
             has_calmed = self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
             is_watched = is_due(self._step, self._refresh) or has_calmed
+            self._clock.begin_pass(has_look=is_watched)
             if self._budget is not None:
                 self._budget.next_pass(self._seconds, is_watched=is_watched)
             if self._meter is not None:
@@ -247,7 +249,8 @@ class Activations:
     def _arm_meter(self, *, is_watched: bool) -> None:
         """Where it is its turn, or has none yet to find out how this model's batch is cut."""
         every, meter = self._meter_every, self._meter
-        is_wanted = every and (is_metered(self._step, every) or (meter and meter.is_pending))
+        is_turn = is_rare if self._clock.is_dear else is_metered
+        is_wanted = every and (is_turn(self._step, every) or (meter and meter.is_pending))
         if not is_wanted:
             return
         if meter is None:
@@ -347,6 +350,7 @@ class Activations:
         A model that cannot run on a part of its batch costs the meter, not the user's backward.
         """
         self._measuring = True
+        end = self._clock.begin_meter()
         try:
             yield
         except Exception as error:
@@ -356,6 +360,7 @@ class Activations:
             _log.warning(event)
         finally:
             self._measuring = False
+            end()
             if self._budget is not None:
                 self._budget.take_back()
 

@@ -32,7 +32,7 @@ from elbowroom.keep.activations.growth import (
     error_size,
     sample_of,
 )
-from elbowroom.keep.activations.journey import Mode, Passage, energies, energy
+from elbowroom.keep.activations.journey import Mode, Passage, channel_sums, energies, energy
 from elbowroom.keep.activations.operators.record import Derivation
 from elbowroom.keep.activations.transfer import (
     FEW_POSITIONS,
@@ -133,8 +133,7 @@ def _convolution(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     else:
         fan = float(weight.shape[1])
     effect.put(p, 1, energy(g) * fan * taps)
-    axes = [axis for axis in range(g.dim()) if axis != 1]
-    effect.largest = float(torch.linalg.vector_norm(g, 1, axes).max())
+    effect.largest = float(channel_sums(g, 1).max())
 
 
 def _product(first: str) -> Callable[[Passage, str, Entry, Effect], None]:
@@ -147,7 +146,7 @@ def _product(first: str) -> Callable[[Passage, str, Entry, Effect], None]:
         place = offset + (1 if slot == first else 0)
         effect.put(p, place, energy(g) * inner)
         if slot == first and g.dim() == 2:
-            effect.largest = float(torch.linalg.vector_norm(g, 1, 0).max())
+            effect.largest = float(channel_sums(g, 1).max())
 
     return rule
 

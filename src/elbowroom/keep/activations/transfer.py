@@ -23,7 +23,7 @@ from elbowroom.keep.activations.journey import (
     Mode,
     Onward,
     Passage,
-    energies,
+    channel_sums,
     energy,
     onward,
 )
@@ -276,7 +276,7 @@ def channels_of(p: Passage) -> Channels | None:
 
 def by_channel(g: Tensor) -> Tensor:
     """Energies of channels."""
-    return energies(g, [axis for axis in range(g.dim()) if axis != 1])
+    return channel_sums(g, 2)
 
 
 def _row_norm(p: Passage) -> Journey | None:
