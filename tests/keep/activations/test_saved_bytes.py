@@ -1,6 +1,7 @@
 """The ledger against plain autograd: storages once, and nothing that is the user's."""
 
 import gc
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import elbowroom as er
-from tests.keep.activations.families import CASES
+from tests.keep.activations.families import CASES, loss_of
 
 
 class Plain:
@@ -65,3 +66,38 @@ def test_saved_bytes_are_those_of_plain_autograd(name: str, tolerance: float) ->
     del kept
     gc.collect()
     assert room._tally.held_bytes == 0
+
+
+def test_backwards_inside_of_a_pass_count() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 8))
+    x = torch.randn(256, 64)
+    room = er.Activations(model, meter=0)
+    for _ in range(6):
+        model.zero_grad()
+        with room:
+            for part in x.chunk(2):
+                loss_of(model(part)).backward()
+    ledger = room.ledger
+    once = plain_bytes(model, lambda: loss_of(model(x)))
+    assert ledger.saved_bytes == pytest.approx(once, rel=0.02)
+    assert ledger.saved_bytes == sum(row.saved_bytes for row in ledger.rows)
+    assert ledger.kept_bytes == sum(row.kept_bytes for row in ledger.rows)
+    assert ledger.ratio > 3 and ledger.gradient_error > 0
+    assert room.last_pass.held_bytes == 0
+
+
+def test_what_is_kept_as_it_is_has_a_reason() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 8))
+    room = er.Activations(model, tolerance=0)
+    with room:
+        loss = loss_of(model(torch.randn(256, 64)).std(0))
+    ledger = room.ledger
+    reasons = {each.reason: each.kept_bytes for each in ledger.kept_because}
+    assert sum(reasons.values()) == sum(r.kept_bytes for r in ledger.rows if r.method == "keep")
+    assert reasons["tolerance 0"] == 256 * 128 * 4
+    assert reasons["passed in by the caller"] == 256 * 64 * 4
+    assert "kept as they are" in str(ledger) and "small tensors (under 16 kB)" in str(ledger)
+    assert json.loads(ledger.to_json())["version"] == 2
+    del loss

@@ -182,7 +182,6 @@ class Entry:
         "is_counted",
         "is_left_alone",
         "is_row_major",
-        "must_be_exact",
         "nbytes_plain",
         "on_release",
         "payload",
@@ -253,9 +252,6 @@ class Entry:
 
         self.is_left_alone = False
         """Whether it was kept as it is when it was saved, before its readers were known."""
-
-        self.must_be_exact = False
-        """Whether it was saved where the user wants no errors."""
 
         self.reason = ""
         """Why it is kept as it is."""

@@ -51,7 +51,6 @@ from elbowroom.keep.activations.payloads import (
     Payload,
     Raw,
     dense_form,
-    offload,
 )
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.readers import Readers
@@ -275,8 +274,8 @@ class Pass:
             if self._budget is not None:
                 form = self._budget.form_of(entry.site, entry.nbytes_plain)
             entry.payload = self._choose(entry, tensor, form)
-            if form is Form.OFFLOAD:
-                entry.payload = self._offload(entry, tensor)
+            if form is Form.OFFLOAD and self._budget is not None:
+                entry.payload = self._budget.offload(entry, tensor)
         if isinstance(entry.payload, Coded | Banded) and entry.bound == 0:
             entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
@@ -289,14 +288,6 @@ class Pass:
         self.tally.settle(entry)
         if self._memory is not None:
             self._memory.note_saved(entry.nbytes_plain)
-
-    def _offload(self, entry: Entry, tensor: Tensor) -> Payload | None:
-        found = entry.payload
-        if self._budget is None or not (found is None or isinstance(found, Coded)):
-            return found
-        if isinstance(found, Coded):
-            entry.site.coded_bytes, entry.site.plain_bytes = found.nbytes, entry.nbytes_plain
-        return offload(self._budget.shelf, tensor, found) or found
 
     def _choose(self, entry: Entry, tensor: Tensor, form: Form) -> Payload | None:
         needs = entry.needs

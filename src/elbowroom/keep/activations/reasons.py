@@ -33,8 +33,6 @@ def reason_of(entry: "Entry", policy: "Policy", *, is_planned: bool) -> str:
         return "read in two ways"
     if policy.is_exact:
         return "tolerance 0"
-    if entry.must_be_exact:
-        return "in modules that are exact"
     if policy.is_local and class_of(entry.uses) != "W":
         return "errors would travel on"
     if not entry.bound > 0:

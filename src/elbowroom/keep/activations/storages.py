@@ -68,9 +68,6 @@ class Storages:
 
     def __init__(self) -> None:
         self.all: list[SavedStorage] = []
-        self.others: list[Storages] = []
-        """Of passes around this one and inside of it: they may hold the same memory."""
-
         self._open: dict[int, SavedStorage] = {}
         self._raws: dict[int, int] = {}
 
@@ -111,8 +108,7 @@ class Storages:
     def count_others(self, cdata: int) -> int:
         """How many hold a storage besides autograd."""
         core: Any = torch._C
-        ours = sum(each._raws.get(cdata, 0) for each in (self, *self.others))
-        return core._storage_Use_Count(cdata) - (ALONE - 1) - ours
+        return core._storage_Use_Count(cdata) - (ALONE - 1) - self._raws.get(cdata, 0)
 
     def close(self) -> None:
         """Nothing more is to come: look at all that are alive."""
