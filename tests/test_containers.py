@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elbowroom.containers import left_bytes
+from elbowroom.containers import left_bytes, limit_bytes
 
 MB = 1 << 20
 
@@ -33,6 +33,7 @@ def test_the_tightest_of_nested_groups_counts(tmp_path: Path) -> None:
         | at("sys/fs/cgroup/jobs", second(str(300 * MB), 200 * MB, 50 * MB)),
     )
     assert left_bytes(tmp_path) == 150 * MB
+    assert limit_bytes(tmp_path) == 300 * MB
     write(tmp_path, at("sys/fs/cgroup/jobs/a", second(str(110 * MB), 100 * MB)))
     assert left_bytes(tmp_path) == 10 * MB
 
@@ -49,6 +50,7 @@ def test_the_first_version_is_read_too(tmp_path: Path) -> None:
         },
     )
     assert left_bytes(tmp_path) == 27 * MB
+    assert limit_bytes(tmp_path) == 64 * MB
 
 
 def test_a_container_that_sees_the_path_of_its_host_finds_its_group(tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_a_container_that_sees_the_path_of_its_host_finds_its_group(tmp_path: Pa
 )
 def test_where_nothing_is_told_there_is_no_limit(tmp_path: Path, files: dict[str, str]) -> None:
     write(tmp_path, files)
-    assert left_bytes(tmp_path) == sys.maxsize
+    assert left_bytes(tmp_path) == limit_bytes(tmp_path) == sys.maxsize
 
 
 def test_the_machine_itself_is_read() -> None:

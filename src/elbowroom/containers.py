@@ -18,6 +18,13 @@ def left_bytes(root: Path = Path("/")) -> int:
     )
 
 
+def limit_bytes(root: Path = Path("/")) -> int:
+    """What the tightest group may take; where there is none, more than any machine has."""
+    return min(
+        (_limit_of(folder, version) for version, folder in _groups(root)), default=sys.maxsize
+    )
+
+
 def _groups(root: Path) -> Iterator[tuple[int, Path]]:
     """The groups of this process, and those above: each has a limit of its own."""
     try:
@@ -42,15 +49,23 @@ def _groups(root: Path) -> Iterator[tuple[int, Path]]:
             folder = folder.parent
 
 
-def _left_in(folder: Path, version: int) -> int:
-    limit_name, used_name, droppable = _FILES[version]
+def _limit_of(folder: Path, version: int) -> int:
     try:
-        limit = (folder / limit_name).read_text(encoding="ascii").strip()
-        if limit == "max":
-            return sys.maxsize
+        limit = (folder / _FILES[version][0]).read_text(encoding="ascii").strip()
+        return sys.maxsize if limit == "max" else int(limit)
+    except (OSError, ValueError):  # no such group here, or none that tells
+        return sys.maxsize
+
+
+def _left_in(folder: Path, version: int) -> int:
+    _, used_name, droppable = _FILES[version]
+    limit = _limit_of(folder, version)
+    if limit == sys.maxsize:
+        return limit
+    try:
         used = int((folder / used_name).read_text(encoding="ascii"))
         pairs = (line.split() for line in (folder / "memory.stat").read_text("ascii").splitlines())
         spare = sum(int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] in droppable)
-        return max(0, int(limit) - used + spare)
+        return max(0, limit - used + spare)
     except (OSError, ValueError):  # no such group here, or none that tells
         return sys.maxsize

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from elbowroom.containers import left_bytes
+from elbowroom.containers import left_bytes, limit_bytes
 
 _VARIABLE = "THP_MEM_ALLOC_ENABLE"
 
@@ -147,11 +147,20 @@ def available_bytes() -> int:
     return min(_free_bytes(), left_bytes())
 
 
+def whole_bytes() -> int:
+    """The machine's memory, or what its job or container may take where that is less."""
+    return min(_meminfo_bytes("MemTotal:"), limit_bytes())
+
+
 def _free_bytes() -> int:
+    return _meminfo_bytes("MemAvailable:")
+
+
+def _meminfo_bytes(name: str) -> int:
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:
-                if line.startswith("MemAvailable:"):
+                if line.startswith(name):
                     return int(line.split()[1]) * 1024
     except OSError:
         pass

@@ -24,7 +24,6 @@ OPTIONAL = (
     "pcodec",
     "transformers",
     "lightning",
-    "scipy",
 )
 
 

@@ -31,30 +31,9 @@ from elbowroom.keep.activations.recompute import candidates, recomputed
 from elbowroom.keep.activations.shelf import Shelf
 from elbowroom.keep.activations.sites import Form, Site
 from elbowroom.keep.activations.timeline import Timeline
-from elbowroom.sizes import parse_bytes
 from tests.keep.activations.models import make, run
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("6 GB", 6_000_000_000),
-        ("512MiB", 2**29),
-        ("1.5 gb", 1_500_000_000),
-        (123, 123),
-        ("2e3", 2000),
-    ],
-)
-def test_sizes(text: object, expected: int) -> None:
-    assert parse_bytes(text) == expected
-
-
-@pytest.mark.parametrize("bad", ["", "six GB", "5 parsecs", -1, 0, float("nan"), True, None, [1]])
-def test_sizes_that_make_no_sense(bad: object) -> None:
-    with pytest.raises(er.InvalidArgument, match="memory must be a size"):
-        parse_bytes(bad)
 
 
 STRETCHES = 6

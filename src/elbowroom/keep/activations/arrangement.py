@@ -1,14 +1,16 @@
-"""The fastest way to hold what a pass keeps below a given peak: a mixed-integer program."""
+"""The fastest way to hold what a pass keeps below a given peak."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elbowroom.keep.activations.sites import Form, Site
 from elbowroom.keep.activations.timeline import Holding, Timeline
+from elbowroom.solve import Choice as Found
+from elbowroom.solve import Group, Task, fastest
+from elbowroom.solve import lowest as lowest_peak
 
 Row = NDArray[np.float64]
 
@@ -172,85 +174,58 @@ def cost_s(problem: Problem, arrangement: Arrangement) -> float:
 
 def arrange(problem: Problem, limit_bytes: float) -> Arrangement | None:
     """The fastest arrangement whose peak is within the limit; None when there is none."""
-    return _solve(problem, limit_bytes)
+    found = fastest(_task(problem), limit_bytes)
+    return None if found is None else _arrangement(problem, found)
 
 
 def lowest(problem: Problem) -> Arrangement:
     """The arrangement with the lowest peak."""
-    found = _solve(problem, None)
-    assert found is not None
-    return found
+    return _arrangement(problem, lowest_peak(_task(problem)))
 
 
-def load_solver() -> Any:
-    """Scipy's: some 40 MB, which had better be there before anything is measured."""
-    from scipy import optimize
-
-    return optimize
-
-
-def _solve(problem: Problem, limit_bytes: float | None) -> Arrangement | None:
-    tools = load_solver()
+def _task(problem: Problem) -> Task:
     forms = _forms(problem)
-    count, areas = len(problem.choices), len(problem.regions)
-    size = len(forms) * count + areas + 1  # the last: the peak
-    scale = max(1.0, float(problem.rest.max(initial=1.0)))
-    held = np.zeros((len(problem.rest), size))
-    seconds, each = np.zeros(size), np.zeros((count, size))
-    for i, choice in enumerate(problem.choices):
-        for j, (_, bytes_of, seconds_of) in enumerate(forms):
-            place = len(forms) * i + j
-            held[:, place] = bytes_of(choice)
-            seconds[place] = seconds_of(choice)
-            each[i, place] = 1
-    for k, region in enumerate(problem.regions):
-        place = len(forms) * count + k
-        held[:, place] = region.held
-        seconds[place] = region.seconds
-        for i, choice in enumerate(problem.choices):
-            if is_inside(choice.sites[0], region.name):
-                each[i, place] = 1
-    held /= scale
-    rest = problem.rest / scale
-    stretches = _binding(held, rest)
-    held, rest = held[stretches], rest[stretches]
-    held[:, -1] = -1
-    integral, upper = np.ones(size), np.ones(size)
-    integral[-1] = 0
-    upper[-1] = np.inf if limit_bytes is None else limit_bytes / scale
-    if limit_bytes is None:
-        seconds *= 1e-6 / max(1e-9, float(seconds.sum()))
-        seconds[-1] = 1
-    else:
-        # Of what takes as long, that which holds less.
-        seconds[-1] = 1e-6 * max(1e-9, float(seconds.sum()))
-    constraints = [tools.LinearConstraint(held, -np.inf, -rest)]
-    if count:
-        constraints.append(tools.LinearConstraint(each, 1, 1))
-    result = tools.milp(
-        seconds,
-        constraints=constraints,
-        integrality=integral,
-        bounds=tools.Bounds(np.zeros(size), upper),
-        options={"mip_rel_gap": 0.01, "time_limit": 5},
+    costs = np.array([[seconds(c) for _, _, seconds in forms] for c in problem.choices])
+    loads = np.array([[held(c) for _, held, _ in forms] for c in problem.choices])
+    count = len(problem.choices)
+    costs, loads = costs.reshape(count, len(forms)), loads.reshape(count, len(forms), -1)
+    if not count:
+        loads = loads.reshape(0, len(forms), len(problem.rest))
+    groups = [
+        tuple(i for i, c in enumerate(problem.choices) if is_inside(c.sites[0], region.name))
+        for region in problem.regions
+    ]
+    held = np.stack([r.held for r in problem.regions]) if problem.regions else np.zeros((0, 1))
+    # In stretches with the same load only the one with most around it counts.
+    columns = loads.reshape(-1, len(problem.rest))
+    if len(problem.regions):
+        columns = np.concatenate([columns, held])
+    order = np.lexsort((-problem.rest,))
+    _, first = np.unique(columns[:, order], axis=1, return_index=True)
+    kept = np.sort(order[first]) if len(columns) else np.array([int(problem.rest.argmax())])
+    return Task(
+        rest=problem.rest[kept],
+        costs=costs,
+        loads=loads[:, :, kept],
+        groups=tuple(
+            Group(members=members, cost=region.seconds, load=region.held[kept])
+            for members, region in zip(groups, problem.regions, strict=True)
+        ),
     )
-    if result.x is None:
-        return None
-    chosen = result.x > 0.5
-    found: dict[Site, Form] = {}
-    spent = 0.0
-    for i, choice in enumerate(problem.choices):
-        for j, (form, _, seconds_of) in enumerate(forms):
-            if chosen[len(forms) * i + j]:
-                spent += seconds_of(choice)
-                if form is not Form.ENCODE:
-                    found.update(dict.fromkeys(choice.sites, form))
-    regions = [r for k, r in enumerate(problem.regions) if chosen[len(forms) * count + k]]
+
+
+def _arrangement(problem: Problem, found: Found) -> Arrangement:
+    names = [form for form, _, _ in _forms(problem)]
+    forms: dict[Site, Form] = {}
+    for choice, option in zip(problem.choices, found.options, strict=True):
+        form = names[int(option)]
+        if form is not Form.ENCODE:
+            forms |= dict.fromkeys(choice.sites, form)
     return Arrangement(
-        forms=found,
-        regions=frozenset(region.name for region in regions),
-        peak_bytes=round(scale * float((rest + held[:, :-1] @ chosen[:-1]).max(initial=0.0))),
-        seconds=spent + sum(region.seconds for region in regions),
+        forms=forms,
+        regions=frozenset(problem.regions[number].name for number in found.replaced),
+        peak_bytes=round(found.peak),
+        seconds=found.cost,
     )
 
 
@@ -264,13 +239,6 @@ def _forms(
     if problem.can_offload:
         forms.append((Form.OFFLOAD, lambda c: 0 * c.coded, lambda c: c.seconds + c.offload_s))
     return forms
-
-
-def _binding(held: Row, rest: Row) -> NDArray[np.intp]:
-    """Of stretches in which the same is held, only the one with most around it counts."""
-    order = np.lexsort((-rest,))
-    _, first = np.unique(held[order], axis=0, return_index=True)
-    return np.sort(order[first])
 
 
 def is_inside(site: Site, name: str) -> bool:

@@ -12,7 +12,6 @@ from elbowroom.keep.activations.arrangement import (
     Arrangement,
     arrange,
     cost_s,
-    load_solver,
     lowest,
     state,
 )
@@ -77,7 +76,6 @@ class Budget:
         self.shelf = Shelf()
         self.arrangement = Arrangement()
         self.peak_bytes = 0
-        load_solver()
         if self._gauge.now() > limit_bytes:
             raise BudgetUnreachable(
                 f"the process holds {say_bytes(self._gauge.now())} before the first step, more "

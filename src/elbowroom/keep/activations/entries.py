@@ -74,6 +74,8 @@ class Record:
 
     details: dict[str, Any] = field(default_factory=dict)
     eps: float | None = None
+    is_foreign: bool = False
+    """What it saved went through somebody else's hooks, which nobody may call but backward."""
 
     def entry(self, slot: str) -> "Entry | None":
         """The entry saved in the slot."""

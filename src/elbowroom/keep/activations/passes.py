@@ -204,7 +204,7 @@ class Pass:
             number = node._sequence_nr()
             if number < self._first or number in self.records or is_accumulator(node):
                 continue
-            self.records[number] = Record(number, kind_of(node))
+            self.records[number] = Record(number, kind_of(node), is_foreign=True)
             queue.extend(n for n, _ in node.next_functions if n is not None)
 
     def _note_nodes(self, outputs: Iterable[Any], eps: float | None) -> set[str]:

@@ -60,9 +60,11 @@ Rule = Callable[[Any, "Record", "Records", bool], Derivation | None]
 
 
 def record_of(node: Any, records: "Records") -> "Record | None":
-    """Nodes of other threads have numbers of their own."""
+    """The record of a node, unless it is another's: threads have numbers of their own."""
     record = None if node is None else records.get(node._sequence_nr())
-    return record if record is not None and record.kind == kind_of(node) else None
+    if record is None or record.is_foreign:
+        return None
+    return record if record.kind == kind_of(node) else None
 
 
 def held(record: "Record", slot: str) -> "Entry | None":
