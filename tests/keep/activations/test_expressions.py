@@ -195,3 +195,96 @@ def test_parameters_that_change_before_backward_are_told() -> None:
         model[1].weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+class Volume(nn.Module):
+    """Of nnU-Net: an activation in place behind an instance normalisation."""
+
+    def __init__(self, *, affine: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 16, 3, bias=False), nn.Conv2d(16, 4, 3)
+        self.norm, self.act = nn.InstanceNorm2d(16, affine=affine), nn.LeakyReLU(0.01, inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.act(self.norm(self.first(x))))
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_activations_in_place_behind_an_instance_normalisation(affine: bool) -> None:
+    torch.manual_seed(0)
+    model = Volume(affine=affine)
+
+    def forward(model: Any) -> tuple[Tensor, ...]:
+        return (model(torch.randn(4, 3, 18, 18)).square().mean(),)
+
+    plain = gradients(model, forward)
+    room = er.Activations(model, tolerance=0)
+    assert same_bits(plain, gradients(model, forward, room))
+    assert len(large(room)) == 1, room.ledger
+    within = er.Activations(model, meter=0)
+    assert error_of(plain, gradients(model, forward, within)) < 1e-3
+    kinds = {reader for row in within.ledger.rows for reader in row.readers}
+    assert "LeakyRelu.result" in kinds
+    assert not any(reader.startswith("CopySlices") for reader in kinds)
+
+
+def test_instance_normalisation_that_keeps_statistics_is_torchs_own() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.InstanceNorm2d(16, track_running_stats=True))
+    twin = nn.Sequential(nn.Conv2d(3, 16, 3), nn.InstanceNorm2d(16, track_running_stats=True))
+    twin.load_state_dict(model.state_dict())
+    x = torch.randn(4, 3, 18, 18)
+    with er.Activations(model, tolerance=0):
+        ours = model(x)
+    assert torch.equal(ours, twin(x))
+    assert all(torch.equal(a, b) for a, b in zip(model.buffers(), twin.buffers(), strict=True))
+
+
+class Grouped(nn.Module):
+    """Attention of which two heads share a key and a value."""
+
+    def __init__(self, *, interleaved: bool) -> None:
+        super().__init__()
+        self.q, self.kv, self.interleaved = nn.Linear(64, 64), nn.Linear(64, 64), interleaved
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x).view(16, 16, 4, 16).transpose(1, 2)
+        k, v = self.kv(x).view(16, 16, 4, 16).transpose(1, 2).chunk(2, 1)
+        if self.interleaved:
+            k, v = (torch.repeat_interleave(t, 2, 1) for t in (k, v))
+        else:
+            wide = (16, 2, 2, 16, 16)
+            k, v = (t[:, :, None].expand(wide).reshape(16, 4, 16, 16) for t in (k, v))
+        return functional.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_keys_and_values_that_are_repeated_are_held_once(interleaved: bool) -> None:
+    torch.manual_seed(0)
+    model = Grouped(interleaved=interleaved)
+
+    def forward(model: Any) -> tuple[Tensor, ...]:
+        return (model(torch.randn(16, 16, 64)).square().mean(),)
+
+    plain = gradients(model, forward)
+    room = er.Activations(model, tolerance=0)
+    assert same_bits(plain, gradients(model, forward, room))
+    for part in ("key", "value"):
+        reader = f"ScaledDotProductFlashAttentionForCpu.{part}"
+        (row,) = (r for r in room.ledger.rows if reader in r.readers)
+        assert row.kept_bytes == 16 * 2 * 16 * 16 * 4
+    within = er.Activations(model, meter=0)
+    assert error_of(plain, gradients(model, forward, within)) < 1e-3
+    nothing_is_left(within)
+
+
+def test_few_classes_take_no_more_than_plainly() -> None:
+    """Per pixel, rows of sums would take most of what they save."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(1, 3, 1)
+    x, y = torch.randn(2, 1, 256, 256), torch.randint(0, 3, (2, 256, 256))
+    room = er.Activations(model, tolerance=0)
+    with room:
+        loss = functional.cross_entropy(model(x), y)
+    loss.backward()
+    assert room.ledger.kept_bytes < 1.1 * 3 * x.nbytes

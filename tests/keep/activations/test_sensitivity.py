@@ -27,6 +27,17 @@ class Applied(nn.Module):
         return self.function(x)
 
 
+class Gated(nn.Module):
+    """One half through a function, times the other."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.gate, self.up, self.function = nn.Linear(64, 64), nn.Linear(64, 64), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.gate(x)) * self.up(x)
+
+
 class Attention(nn.Module):
     """Of four heads, by the fused kernel or step by step."""
 
@@ -172,6 +183,31 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         "Gelu.self",
     ),
     "dropout": (lambda: rows(nn.GELU(), nn.Dropout(0.3)), "Gelu.self"),
+    "rms norm": (lambda: rows(nn.RMSNorm(64)), "Pow.self"),
+    "rows of one length": (
+        lambda: rows(Applied(lambda x: 8 * functional.normalize(x, dim=-1))),
+        "Div.self",
+    ),
+    "gated mlp": (lambda: rows(Gated(functional.silu)), "Silu.self"),
+    "what a gate multiplies": (lambda: rows(Gated(functional.gelu)), "Mul.other"),
+    "hardswish": (lambda: rows(nn.Hardswish()), "Hardswish.self"),
+    "mish": (lambda: rows(nn.Mish()), "Mish.self"),
+    "group norm, silu": (
+        lambda: pictures(nn.GroupNorm(4, 16), nn.SiLU()),
+        "NativeGroupNorm.input",
+    ),
+    "batch norm, silu": (
+        lambda: pictures(nn.BatchNorm2d(16), nn.SiLU()),
+        "NativeBatchNorm.input",
+    ),
+    "a gate for each channel": (
+        lambda: pictures(Applied(lambda x: x * x.mean((2, 3), keepdim=True).sigmoid())),
+        "Mul.self",
+    ),
+    "product that is added": (
+        lambda: rows(Applied(lambda x: torch.baddbmm(x, x @ x.mT / 64, x))),
+        "Baddbmm",
+    ),
 }
 
 # Small layers with few weights: what errors do to them differs from draw to draw.

@@ -17,8 +17,9 @@ from elbowroom.keep.activations.needs import kind_of
 from elbowroom.keep.activations.pieces import flat
 from elbowroom.keep.activations.untouched import is_plain
 
-# From here on it is worth it.
-LEAST_BYTES = 1 << 20
+# From here on it is worth it. Two numbers a row are kept besides: of few classes that is more than
+# their log-probabilities take once they are encoded.
+LEAST_BYTES, LEAST_CLASSES = 1 << 20, 32
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _IGNORED = -100
@@ -93,6 +94,8 @@ def _is_worth(logits: Any, target: Any) -> bool:
     if not (isinstance(logits, Tensor) and isinstance(target, Tensor)):
         return False
     if not (logits.requires_grad and torch.is_grad_enabled() and logits.dim() >= 2):
+        return False
+    if logits.shape[1] < LEAST_CLASSES:
         return False
     if not (is_plain(logits) and is_plain(target) and logits.is_cpu and target.is_cpu):
         return False

@@ -21,7 +21,7 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.balance import ATTENTION, Attentions, balanced, describe
 from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
 from elbowroom.keep.activations.budget import Budget
-from elbowroom.keep.activations.derive import Derived, derive, note_values
+from elbowroom.keep.activations.derive import derive, note_values
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
     Entry,
@@ -55,6 +55,7 @@ from elbowroom.keep.activations.payloads import (
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.readers import Readers
 from elbowroom.keep.activations.reasons import CHANGED, ODD, YOURS, reason_of, say_small
+from elbowroom.keep.activations.repeats import before_repeats, pack_once
 from elbowroom.keep.activations.rerun import RERUN, rerun
 from elbowroom.keep.activations.returns import Returns
 from elbowroom.keep.activations.sites import Calls, Form, Sites
@@ -306,7 +307,7 @@ class Pass:
             # What a mask leaves out needs memory beside its source while backward is there.
             masked = not (self._policy.is_local or self.goes_in_pieces)
             derived = derive(tensor, producer, self.records, exact=exact, masked=masked)
-            if derived is not None and self._may_derive(entry, derived):
+            if derived is not None and self._policy.may_follow(entry, derived.sources):
                 derived.link(entry.uses)
                 return derived
             alias = self._alias(entry, tensor)
@@ -316,17 +317,16 @@ class Pass:
             bits = pack_two_valued(tensor)
             if bits is not None:
                 return bits
+        thin = before_repeats(tensor, producer) if has_errors else None
+        if thin is not None:
+            coded = None if form is Form.KEEP else self._policy.pack(entry, thin)
+            return pack_once(thin, entry, coded)
         coded = None if form is Form.KEEP else self._policy.pack(entry, tensor)
         if coded is None or entry.bound == 0:
             return coded
         if not entry.has_step:
             return balanced(coded, entry, self.records)
         return replace(coded, sides=pack_sign(dense_form(tensor)[0]))
-
-    def _may_derive(self, entry: Entry, derived: Derived) -> bool:
-        """Where errors must not travel, only some readers may get those of the sources."""
-        is_near = any(source.is_near for source in derived.sources)
-        return not is_near or self._policy.may_err(entry)
 
     def _partial(self, entry: Entry, tensor: Tensor, needs: set[Need]) -> Payload | None:
         if needs == {Need.NOTHING}:

@@ -1,6 +1,6 @@
 """The forms in which a saved tensor waits for its backward."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -38,13 +38,20 @@ class Layout:
 
     shape: tuple[int, ...]
     order: tuple[int, ...]
+    last: tuple[int, ...] | None = None
+    """Another shape of the same elements, which it is given in the end."""
+
+    def to(self, shape: tuple[int, ...]) -> "Layout":
+        """The same, in this shape in the end."""
+        return replace(self, last=shape)
 
     def apply(self, dense: Tensor) -> Tensor:
         """The tensor in its own shape and order of strides."""
         inverse = [0] * len(self.order)
         for place, axis in enumerate(self.order):
             inverse[axis] = place
-        return dense.permute(inverse).expand(self.shape)
+        found = dense.permute(inverse).expand(self.shape)
+        return found if self.last is None else found.reshape(self.last)
 
 
 def dense_form(tensor: Tensor) -> tuple[Tensor, Layout | None]:

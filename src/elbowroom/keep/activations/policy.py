@@ -1,6 +1,7 @@
 """How values are encoded: at which bound, with which dither."""
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -84,6 +85,10 @@ class Policy:
     def may_err(self, entry: Entry) -> bool:
         """Whether its readers may get errors: where they must not travel, only some may."""
         return not self.is_local or class_of(entry.uses) == "W"
+
+    def may_follow(self, entry: Entry, sources: Iterable[Entry]) -> bool:
+        """Whether it may be computed from these, which may have errors."""
+        return self.may_err(entry) or not any(source.is_near for source in sources)
 
     def _encode(self, site: Site, dense: Tensor, bound: float) -> Blob:
         within, dither = Bound.absolute(bound), self._seed_of(site.number)

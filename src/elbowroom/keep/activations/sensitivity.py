@@ -33,6 +33,7 @@ from elbowroom.keep.activations.growth import (
     sample_of,
 )
 from elbowroom.keep.activations.journey import Mode, Passage, channel_sums, energies, energy
+from elbowroom.keep.activations.operators.effects import EFFECTS, SLOPED
 from elbowroom.keep.activations.operators.record import Derivation
 from elbowroom.keep.activations.transfer import (
     FEW_POSITIONS,
@@ -340,3 +341,5 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("ScaledDotProductFlashAttentionForCpu", "value"): _attention,
     ("ScaledDotProductFlashAttentionForCpu", "output"): _attention,
 }
+_RULES.update(EFFECTS)
+_RULES.update({(kind, "self"): _elementwise(_slope(made)) for kind, made in SLOPED.items()})

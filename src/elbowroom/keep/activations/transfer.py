@@ -27,6 +27,7 @@ from elbowroom.keep.activations.journey import (
     energy,
     onward,
 )
+from elbowroom.keep.activations.operators.effects import TRANSFERS, through_factor
 from elbowroom.keep.activations.samples import part_of
 
 # Samples on which directions are followed, and positions: more samples where each has only a few.
@@ -81,6 +82,9 @@ def _times(p: Passage) -> Journey:
             factor = p.values(slot)
             if factor is not None:
                 shares[place] = energy(factor) / factor.numel()
+        elif place < len(shares):
+            share = through_factor(p, place, slot)
+            shares[place] = shares[place] if share is None else share
     return {Mode.WHITE: onward(p.record, shares)}
 
 
@@ -361,6 +365,7 @@ _RULES: dict[str, _Rule] = {
     "ScaledDotProductFlashAttentionForCpu": _attention,
     "Mul": _times,
     "Cat": _cat,
+    **TRANSFERS,
 }
 # What comes in goes out, to every input, however it is arranged or summed.
 _WHOLE = frozenset(

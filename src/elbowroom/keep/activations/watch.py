@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -18,6 +19,7 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.convolutions import InPieces, is_convolution
 from elbowroom.keep.activations.hooks import are_on_top
 from elbowroom.keep.activations.losses import SUBSTITUTES
+from elbowroom.keep.activations.operators.instance import instance_norm
 from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.sites import Names
 from elbowroom.keep.activations.storages import plain_bytes_of
@@ -48,7 +50,7 @@ class Functions(TorchFunctionMode):
             now.pass_over(tensors_in(out))
             return out
         now.calls.start(self._modules.current, getattr(func, "__name__", "function"))
-        out = self._instead(func, args, kwargs or {}) if func in SUBSTITUTES else None
+        out = self._instead(func, args, kwargs or {}) if func in _SUBSTITUTES else None
         if out is None:
             first = _next_number()
             with self._around(func):
@@ -69,7 +71,7 @@ class Functions(TorchFunctionMode):
         now = self._now
         now.tally.is_aside = True
         try:
-            out = SUBSTITUTES[func](*args, **kwargs)
+            out = _SUBSTITUTES[func](*args, **kwargs)
         finally:
             now.tally.is_aside = False
         if out is not None:
@@ -81,6 +83,10 @@ class Functions(TorchFunctionMode):
         return InPieces() if is_one else nullcontext()
 
 
+_SUBSTITUTES: dict[Any, Callable[..., Tensor | None]] = {
+    **SUBSTITUTES,
+    functional.instance_norm: instance_norm,
+}
 _next_number = torch.autograd._get_sequence_nr
 
 
