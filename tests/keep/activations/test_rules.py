@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 import elbowroom as er
+from elbowroom.keep.activations import rules
 from tests.keep.activations.models import make, run, train
 
 
@@ -100,3 +101,7 @@ def test_a_tighter_tolerance_means_a_smaller_error() -> None:
         ours = [p.grad for p in model.parameters() if p.grad is not None]
         errors.append(sum(float((a - b).square().sum()) for a, b in zip(plain, ours, strict=True)))
     assert errors[0] > errors[1] > errors[2] > 0
+
+
+def test_many_tensors_have_smaller_samples() -> None:
+    assert [rules._stride(sites) for sites in (1, 64, 65, 128, 10_000)] == [1, 1, 1, 2, 4]

@@ -12,6 +12,7 @@ from torch import nn
 from elbowroom.keep.activations.allocation import Demand, allocate
 from elbowroom.keep.activations.noise import Noise
 from elbowroom.keep.activations.observer import Observer
+from elbowroom.keep.activations.payloads import SAMPLE
 from elbowroom.keep.activations.policy import ENOUGH, spread
 from elbowroom.keep.activations.reach import Costs, Variances
 from elbowroom.keep.activations.sensitivity import Effect
@@ -46,6 +47,10 @@ HASTE = 1.15
 # Adam divides every coordinate by its own size, so that small gradients count as much as large
 # ones; queries and keys have a hundredth of the gradient of values, and often the same matrix.
 NOISY = 0.2
+
+# Of all samples together: values of which rates are computed. Where a model saves thousands of
+# tensors, there is little time for each.
+_VALUES, _LEAST_VALUES = 1 << 18, 1 << 10
 
 # Of a parameter's own limit: the most that it is planned to get. Predictions are right to a factor
 # of two or so, and no parameter is to have three times its limit.
@@ -158,7 +163,7 @@ def _by_variance(
             Demand(
                 count=evidence.observer.counts[site],
                 scale=scale,
-                sample=site.sample.numpy(),
+                sample=site.sample.numpy()[:: _stride(len(evidence.observer.effects))],
                 largest=min(
                     evidence.observer.largest[site], _quiet(effect, dense, NOISY * tolerance)
                 ),
@@ -191,6 +196,11 @@ def _by_variance(
 def _reaches(cost: Costs, places: NDArray[np.bool_]) -> bool:
     """Whether any error comes to these parameters."""
     return bool(places.any()) and bool((cost.touched[places] != 0).any())
+
+
+def _stride(sites: int) -> int:
+    """Which part of a full sample is enough where there are so many."""
+    return SAMPLE // min(SAMPLE, max(_LEAST_VALUES, _VALUES // sites))
 
 
 def _quiet(effect: Effect, dense: float, share: float) -> float:
