@@ -338,4 +338,4 @@ def test_parameters_that_get_their_shape_in_the_first_pass(
     assert room.ledger.step == 2
     # Under a budget all is kept, and masks lie beside it.
     assert room.ledger.ratio >= 0.98
-    assert len(room._watched) == (0 if room.tolerance == 0 else len(plain))
+    assert len(room._gradients) == (0 if room.tolerance == 0 else len(plain))

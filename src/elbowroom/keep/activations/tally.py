@@ -20,7 +20,7 @@ class Tally:
 
     def __init__(self, *, is_trial: bool = False, timeline: "Timeline | None" = None) -> None:
         """A trial, on a part of a batch, says nothing about its sites."""
-        self._is_trial = is_trial
+        self.is_trial = is_trial
         self._timeline = timeline
         self.storages = Storages()
         self.is_aside = False
@@ -163,7 +163,7 @@ class Tally:
         self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
         self._note(entry, 1, raw=raw, held_bytes=_held_bytes(entry))
         site = entry.site
-        if self._is_trial:
+        if self.is_trial:
             return
         if payload.method == "encode":
             site.plain_bytes, site.coded_bytes = entry.nbytes_plain, payload.nbytes
@@ -248,7 +248,7 @@ class Tally:
             self._rows = None
         else:
             entry.decode_s += seconds
-        if entry.payload is not None and entry.payload.method == "encode" and not self._is_trial:
+        if entry.payload is not None and entry.payload.method == "encode" and not self.is_trial:
             entry.site.decode_s = seconds
         self.peak_bytes = max(self.peak_bytes, self.held_bytes + entry.nbytes_plain)
 
