@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from torch import nn
+from torch import Tensor, nn
 
 from elbowroom.errors import BudgetUnreachable
 from elbowroom.host import trim_heap
@@ -16,10 +17,14 @@ from elbowroom.keep.activations.arrangement import (
 )
 from elbowroom.keep.activations.gauge import Lean, Watch, device_of, watch_of
 from elbowroom.keep.activations.ledger import say_bytes
+from elbowroom.keep.activations.payloads import Coded, Payload, offload
 from elbowroom.keep.activations.recompute import candidates
 from elbowroom.keep.activations.shelf import Shelf
 from elbowroom.keep.activations.sites import Form, Site
 from elbowroom.keep.activations.timeline import Timeline
+
+if TYPE_CHECKING:
+    from elbowroom.keep.activations.entries import Entry
 
 _log = logging.getLogger("elbowroom")
 
@@ -88,6 +93,15 @@ class Budget:
     def modules(self) -> list[nn.Module]:
         """Those that run again in backward."""
         return [self._modules[name] for name in self.arrangement.regions]
+
+    def offload(self, entry: "Entry", tensor: Tensor) -> Payload | None:
+        """On disk, encoded where it is; what it had before where that cannot be."""
+        found = entry.payload
+        if not (found is None or isinstance(found, Coded)):
+            return found
+        if found is not None:
+            entry.site.coded_bytes, entry.site.plain_bytes = found.nbytes, entry.nbytes_plain
+        return offload(self.shelf, tensor, found) or found
 
     def form_of(self, site: Site, plain_bytes: int) -> Form:
         """What to do with a tensor of this place, now."""

@@ -22,6 +22,7 @@ from elbowroom.keep.activations.losses import SUBSTITUTES
 from elbowroom.keep.activations.operators.instance import instance_norm
 from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.sites import Names
+from elbowroom.keep.activations.storages import plain_bytes_of
 from elbowroom.keep.activations.trees import tensors_in
 
 
@@ -49,8 +50,7 @@ class Functions(TorchFunctionMode):
             now.pass_over(tensors_in(out))
             return out
         now.calls.start(self._modules.current, getattr(func, "__name__", "function"))
-        substitute = _SUBSTITUTES.get(func)
-        out = None if substitute is None else substitute(*args, **(kwargs or {}))
+        out = self._instead(func, args, kwargs or {}) if func in _SUBSTITUTES else None
         if out is None:
             first = _next_number()
             with self._around(func):
@@ -60,9 +60,22 @@ class Functions(TorchFunctionMode):
                     now.records.note_made(out, first)
                 if len(args) == 2 and type(args[1]) in (int, float):
                     now.records.note_number(out, args[1], first)
+        now.untouched.note_made((out,) if isinstance(out, Tensor) else out, args)
         if now.pending or (now.listener is not None and isinstance(out, Tensor)):
             # Without gradients nothing is saved, and asking some views for their node is an error.
             now.settle(tensors_in(out) if is_recorded else (), _eps_of(args, kwargs))
+        return out
+
+    def _instead(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """By a function of our own, where there is one for this call."""
+        now = self._now
+        now.tally.is_aside = True
+        try:
+            out = _SUBSTITUTES[func](*args, **kwargs)
+        finally:
+            now.tally.is_aside = False
+        if out is not None:
+            now.tally.stand_for(now.pending, *plain_bytes_of(func, args, kwargs))
         return out
 
     def _around(self, func: Any) -> AbstractContextManager[Any]:
