@@ -359,12 +359,17 @@ FAMILIES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 }
 
 
+def _last(model: Any) -> nn.Module:
+    """Channels last; torch's own types know of no such call."""
+    return model.to(memory_format=torch.channels_last)
+
+
 def ratio_of(make: Callable[[], nn.Module], inputs: Callable[[], Tensor], tolerance: float) -> Any:
     """Of the last of a few passes."""
     torch.manual_seed(0)
     model = make()
     if not inputs().is_contiguous():
-        model = model.to(memory_format=torch.channels_last)
+        model = _last(model)
     room = er.Activations(model, tolerance=tolerance, meter=0)
     for _ in range(PASSES):
         model.zero_grad()

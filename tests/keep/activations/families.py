@@ -42,7 +42,7 @@ def convolutions() -> Case:
 
 @case
 def channels_last() -> Case:
-    model = nn.Sequential(
+    model: Any = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3)
     )
     model = model.to(memory_format=torch.channels_last)
