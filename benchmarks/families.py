@@ -359,17 +359,12 @@ FAMILIES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 }
 
 
-def _last(model: Any) -> nn.Module:
-    """Channels last; torch's own types know of no such call."""
-    return model.to(memory_format=torch.channels_last)
-
-
 def ratio_of(make: Callable[[], nn.Module], inputs: Callable[[], Tensor], tolerance: float) -> Any:
     """Of the last of a few passes."""
     torch.manual_seed(0)
-    model = make()
+    model: Any = make()
     if not inputs().is_contiguous():
-        model = _last(model)
+        model = model.to(memory_format=torch.channels_last)
     room = er.Activations(model, tolerance=tolerance, meter=0)
     for _ in range(PASSES):
         model.zero_grad()
