@@ -249,9 +249,7 @@ def test_compiled_modules_are_compressed_inside_their_graphs(tmp_path: Path) -> 
     )
     for module in json.loads((tmp_path / "ledger.json").read_text())["modules"]:
         assert module["ledger"]["ratio"] > 3
-        assert {reader for row in module["ledger"]["rows"] for reader in row["readers"]} == {
-            "compiled"
-        }
+        assert all("compiled" in row["readers"] for row in module["ledger"]["rows"])
     mine, theirs = weights(tmp_path / "ours.pt"), weights(tmp_path / "alone.pt")
     assert not all(torch.equal(mine[name], theirs[name]) for name in mine | theirs)
     for name in mine | theirs:

@@ -124,6 +124,7 @@ class Companion:
                 module,
                 lambda args, kwargs: self._enter(module, args, sys._getframe(1)),
                 lambda: self._leave(module),
+                lambda output: self._returned(module, output),
             )
 
         every_module: Any = nn.Module
@@ -142,6 +143,10 @@ class Companion:
     def _leave(self, module: Any) -> None:
         if self.anywhere is not None:
             self.anywhere.leave(module)
+
+    def _returned(self, module: Any, output: Any) -> None:
+        if self.anywhere is not None:
+            self.anywhere.returned(module, output)
 
     def _begin(self) -> "Anywhere":
         from torch import distributed

@@ -35,7 +35,7 @@ class Outcome:
     """Passes that rounded something before an error could be predicted."""
 
     is_blind: bool
-    """Whether some of it was rounded by compiled graphs."""
+    """Whether some of it was rounded by compiled graphs whose errors are not known yet."""
 
     coding_s: float
     peak_bytes: int
@@ -58,7 +58,10 @@ class Outcome:
             predicted_error=account.gradient_error,
             measured_error=account.measured_error,
             unpredicted=account.unpredicted,
-            is_blind=any("compiled" in row.readers and row.bound > 0 for row in ledger.rows),
+            is_blind=any(
+                "compiled" in row.readers and row.bound > 0 and row.gradient_error == 0
+                for row in ledger.rows
+            ),
             coding_s=account.encode_s + account.decode_s,
             peak_bytes=account.peak_bytes,
             training_bytes=max(training_bytes, account.pass_peak_bytes),

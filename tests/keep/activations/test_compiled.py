@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import elbowroom as er
-from elbowroom.keep.activations import compiled
+from elbowroom.keep.activations import compiled, graphs
 from tests.keep.activations.checking import error_of, gradients, nothing_is_left, same_bits
 
 # Torch's own tracing warns of what it does itself.
@@ -80,6 +80,11 @@ def nothing_stays(room: er.Activations) -> None:
     nothing_is_left(room)
 
 
+def encoded(room: er.Activations) -> list[Any]:
+    rows = room.ledger.rows
+    return [row for row in rows if "compiled" in row.readers and row.method == "encode"]
+
+
 def breaks() -> int:
     return sum(torch._dynamo.utils.counters["graph_break"].values())
 
@@ -96,9 +101,9 @@ def test_gradients_of_compiled_models(case: str) -> None:
         ours = gradients(model, loss, room)
         assert 0 < error_of(plain, ours) < 0.005
     nothing_stays(room)
-    rows = [row for row in room.ledger.rows if row.readers == ("compiled",)]
+    rows = encoded(room)
     assert len(rows) >= 3
-    assert room.ledger.ratio > 4
+    assert room.ledger.ratio > 3
     assert breaks() == 0
     assert len([e for e in room.ledger.events if "compiled" in e]) == 1
 
@@ -125,7 +130,7 @@ def test_ways_to_compile(way: str) -> None:
         assert 0 < error_of(plain, ours) < 0.005
     nothing_stays(room)
     readers = [row.readers for row in room.ledger.rows]
-    assert ("compiled",) in readers
+    assert any("compiled" in r for r in readers)
     assert any("Addmm.mat1" in r for r in readers) == way.startswith("parts")
     assert breaks() == 0
     # Outside of the room the model is as it was.
@@ -140,15 +145,15 @@ def test_one_tensor_at_a_time_in_both_directions(
     sources: list[StorageWeakRef] = []
     results: list[StorageWeakRef] = []
     alive: dict[str, list[int]] = {"hold": [], "give": []}
-    hold, give = compiled.Regions.encode, compiled.decode
+    hold, give = compiled.Regions.encode, graphs.decode
 
     def count(refs: list[StorageWeakRef]) -> int:
         return len({ref.cdata for ref in refs if not ref.expired()})
 
-    def watched_encode(region: Any, x: Tensor) -> Any:
+    def watched_encode(region: Any, x: Tensor, tag: str) -> Any:
         sources.append(StorageWeakRef(x.untyped_storage()))
         alive["hold"].append(count(sources))
-        return hold(region, x)
+        return hold(region, x, tag)
 
     def watched_decode(blob: Any) -> Any:
         tensor = give(blob)
@@ -157,7 +162,7 @@ def test_one_tensor_at_a_time_in_both_directions(
         return tensor
 
     monkeypatch.setattr(compiled.Regions, "encode", watched_encode)
-    monkeypatch.setattr(compiled, "decode", watched_decode)
+    monkeypatch.setattr(graphs, "decode", watched_decode)
     eager = network(4)
     plain = gradients(eager, loss_of)
     room = er.Activations(eager)
@@ -180,7 +185,9 @@ def test_what_is_held_goes_with_the_graph() -> None:
         while "CompiledFunction" not in node.name():
             node = node.next_functions[0][0]
         storages = [t.untyped_storage() for t in node.saved_tensors if t.dtype == torch.uint8]
-        rows = [row for row in room.ledger.rows if row.readers == ("compiled",)]
+        rows = [
+            row for row in room.ledger.rows if "compiled" in row.readers and row.method == "encode"
+        ]
         assert len(storages) == len(rows) >= 3
         assert sum(s.nbytes() for s in storages) == sum(row.kept_bytes for row in rows)
         held = [StorageWeakRef(storage) for storage in storages]
@@ -212,7 +219,7 @@ def test_changing_shapes_and_graph_breaks() -> None:
         assert error_of(plain, gradients(model, forward, room)) < 0.005
         # Seven rows are too little to be worth it.
         readers = [row.readers for row in room.ledger.rows]
-        assert (("compiled",) in readers) == (rows > 7)
+        assert any("compiled" in r and len(r) > 1 for r in readers) == (rows > 7)
     nothing_stays(room)
 
 
@@ -254,7 +261,7 @@ def test_an_installed_room_breaks_no_graph(is_in_place: bool) -> None:
     for step in (1, 2):
         assert 0 < error_of(plain, gradients(fast, loss_of)) < 0.005
         assert room.ledger.step == step
-    assert ("compiled",) in [row.readers for row in room.ledger.rows]
+    assert any("compiled" in row.readers for row in room.ledger.rows)
     room.remove()
     nothing_stays(room)
     assert same_bits(plain, gradients(fast, loss_of))
@@ -344,17 +351,3 @@ def test_values_that_divide_or_are_compared_stay_exact() -> None:
     room = er.Activations(model)
     ours = gradients(model, loss_of, room)
     assert error_of(plain, ours) < 0.005
-
-
-def test_the_operators_keep_torchs_rules() -> None:
-    ops: Any = torch.ops.elbowroom
-    for x in (torch.randn(64, 64), torch.randn(8, 3, 9, 9).to(memory_format=torch.channels_last)):
-        torch.library.opcheck(ops.hold.default, (x, "tag"), test_utils="test_schema")
-        torch.library.opcheck(ops.hold.default, (x, "tag"), test_utils="test_faketensor")
-        held = ops.hold(x, "tag")
-        again = ops.give(held, x.shape, x.stride(), x.dtype)
-        assert torch.equal(x, again)
-        assert x.stride() == again.stride()
-        assert held.numel() == compiled.HEAD
-        with pytest.raises(er.CorruptData, match="copied"):
-            ops.give(held.clone(), x.shape, x.stride(), x.dtype)

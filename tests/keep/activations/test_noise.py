@@ -130,11 +130,12 @@ def test_kin_of_adam_tell_the_same(kind: Any) -> None:
 
 def test_a_room_takes_an_optimizer() -> None:
     model, x, y = make("convolutional")
+    x, y = torch.cat([x, x.flip(3)]), torch.cat([y, y])
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     room = er.Activations(model, optimizer=optimizer, refresh=4, meter=4)
     before = optimizer.state_dict()["param_groups"]
     for index in range(24):
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(index))[:8]
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(index))[:16]
         with room:
             loss = functional.cross_entropy(model(x[order]), y[order])
         loss.backward()
@@ -201,3 +202,69 @@ def test_a_first_gradient_that_another_thread_is_still_counting_tells_nothing() 
     track.weight = track.weight_squared = 0.0  # as between two lines of observe
     assert noise.variance(parameter) is None
     assert noise.momentum(parameter) == 0.0
+
+
+def test_after_a_gradient_that_is_far_too_small_usual_ones_are_expected() -> None:
+    noise, parameter = Noise(), nn.Parameter(torch.zeros(64))
+    generator = torch.Generator().manual_seed(1)
+    for step in range(1, 9):
+        noise.observe(parameter, torch.randn(64, generator=generator), step)
+    assert 0.5 < noise.lull([parameter]) < 2
+    noise.observe(parameter, 0.01 * torch.randn(64, generator=generator), 9)
+    # Sixty percent of the average are left, beside a ten-thousandth.
+    assert 3000 < noise.lull([parameter]) < 12000
+
+
+def test_both_parts_of_a_complex_gradient_count() -> None:
+    generator = torch.Generator().manual_seed(1)
+    whole, halves = Noise(), Noise()
+    parameter = nn.Parameter(torch.zeros(512, dtype=torch.complex64))
+    real = nn.Parameter(torch.zeros(512, 2))
+    for step in range(1, 9):
+        gradient = torch.randn(512, 2, generator=generator)
+        whole.observe(parameter, torch.view_as_complex(gradient), step)
+        halves.observe(real, gradient, step)
+    assert whole.variance(parameter) == pytest.approx(halves.variance(real))
+    assert whole.variance(parameter) == pytest.approx(1024, rel=0.2)
+
+
+def test_the_variance_of_few_gradients_has_no_bias() -> None:
+    """Of three gradients of 1024 independent elements the estimate is right on average."""
+    found: list[float] = []
+    for seed in range(20):
+        noise, parameter = Noise(), nn.Parameter(torch.zeros(1024))
+        generator = torch.Generator().manual_seed(seed)
+        for step in (1, 3, 5):  # no two in a row: differences say nothing
+            noise.observe(parameter, torch.randn(1024, generator=generator), step)
+        variance = noise.variance(parameter)
+        assert variance is not None
+        found.append(variance)
+    assert sum(found) / len(found) == pytest.approx(1024, rel=0.02)
+
+
+def test_differences_count_only_where_they_are_clearly_smaller() -> None:
+    """The smaller of two estimates that mean the same would be too small on average."""
+    found: list[float] = []
+    for seed in range(40):
+        noise, parameter = Noise(), nn.Parameter(torch.zeros(16))
+        generator = torch.Generator().manual_seed(seed)
+        for step in range(1, 13):
+            noise.observe(parameter, torch.randn(16, generator=generator), step)
+        variance = noise.variance(parameter)
+        assert variance is not None
+        found.append(variance)
+    assert sum(found) / len(found) == pytest.approx(16, rel=0.05)
+
+
+def test_a_mean_that_goes_straight_on_is_hardly_noise() -> None:
+    noise, parameter = Noise(), nn.Parameter(torch.zeros(512))
+    generator = torch.Generator().manual_seed(1)
+    line = torch.linspace(-1, 1, 512)
+    for step in range(1, 13):
+        mean = line * (1 + 0.5 * step)
+        noise.observe(parameter, mean + 0.05 * torch.randn(512, generator=generator), step)
+    found = noise.variance(parameter)
+    assert found is not None
+    # One step of the mean is worth far more than the noise, of 1.28 in all.
+    one_step = float((0.5 * line).square().sum()) / 2
+    assert 0.7 * 1.28 < found < one_step / 4

@@ -19,14 +19,12 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from elbowroom.keep.activations.budget import Budget
+from elbowroom.keep.activations.compiled import tell
 from elbowroom.keep.activations.gauge import Process, device_of
 from elbowroom.keep.activations.hooks import top_hooks
 from elbowroom.keep.activations.ledger import Ledger, say_bytes
@@ -203,8 +201,6 @@ class Anywhere:
         for account in self.accounts:
             account.close()
 
-    # Which call is the outermost.
-
     def _enter(self, module: nn.Module, args: Any) -> Any:
         if torch.compiler.is_compiling():
             return None
@@ -243,12 +239,18 @@ class Anywhere:
         return None if marked is None else marked[0]
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.leave(module)
+        if not torch.compiler.is_compiling():
+            self.returned(module, output)
+            self.leave(module)
+
+    def returned(self, module: nn.Module, output: Any) -> None:
+        """A module's forward has come to its end; `leave` follows."""
+        call: _Call | None = getattr(self._local, "call", None)
+        if call is not None and module is call.module and not call.depth and call.room is not None:
+            tell(call.room._local, output)
 
     def leave(self, module: nn.Module) -> None:
         """A module's forward is over, perhaps with an exception."""
-        if torch.compiler.is_compiling():
-            return
         call: _Call | None = getattr(self._local, "call", None)
         if call is None or module is not call.module:
             return

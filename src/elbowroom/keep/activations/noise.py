@@ -13,9 +13,10 @@ accumulation change.
 Both count as noise what is none: while a model learns fast its mean gradient moves, sometimes by
 far more than batches differ. Half of the squared difference of two gradients in a row has the same
 expectation and sees one step of that movement only (von Neumann 1941); but directions in which
-steps overshoot come out larger in it. It counts where it is clearly smaller. The parts of one batch
-see no movement at all (`portions`). A parameter of which they are not known is corrected as its
-neighbours are on average.
+steps overshoot come out larger in it. A sixth of the squared second difference, of three in a row,
+sees nothing of a movement that goes straight on. Each counts where it is clearly smaller. The parts
+of one batch see no movement at all (`portions`). A parameter of which they are not known is
+corrected as its neighbours are on average.
 """
 
 from collections.abc import Iterable, Mapping
@@ -61,6 +62,10 @@ class _Track:
     before: Tensor | None = None
     change: float = 0.0
     change_weight: float = 0.0
+    earlier: Tensor | None = None
+    last_but_one: float = 0.0
+    bend: float = 0.0
+    bend_weight: float = 0.0
     share: float = 0.0
     """Of the squared gradient that parts of batches say to be noise; 0 where they are unknown."""
 
@@ -100,7 +105,7 @@ class Noise:
 
     def observe(self, parameter: nn.Parameter, gradient: Tensor, step: int) -> None:
         """One more gradient of one batch; of later steps only some, and no sparse ones."""
-        if (step > 32 and step % 8 > 1) or is_batched(gradient):
+        if (step > 32 and step % 8 > 2) or is_batched(gradient):
             return
         if gradient.layout != torch.strided:
             return
@@ -119,6 +124,14 @@ class Noise:
             change = float((values - track.before).square().sum()) / (size + track.last)
             track.change = track.change * DECAY + change * (1 - DECAY)
             track.change_weight = track.change_weight * DECAY + 1 - DECAY
+            if track.earlier is not None:
+                bend = float((values - 2 * track.before + track.earlier).square().sum())
+                bend /= size + 4 * track.last + track.last_but_one
+                track.bend = track.bend * DECAY + bend * (1 - DECAY)
+                track.bend_weight = track.bend_weight * DECAY + 1 - DECAY
+            track.earlier, track.last_but_one = track.before, track.last
+        else:
+            track.earlier = None
         track.before = values.clone() if track.index is None else values
         track.last, track.step = size, step
         if self._moments is not None and self._moments.has(parameter):
@@ -219,10 +232,13 @@ def _difference(track: _Track) -> float:
 
 def _still(variance: float, track: _Track) -> float:
     """The variance without the mean's movement."""
-    if not track.change_weight:
-        return variance
-    still = _difference(track)
-    return still if still < CLEARLY * variance else variance
+    if track.change_weight:
+        still = _difference(track)
+        variance = still if still < CLEARLY * variance else variance
+    if track.bend_weight:
+        still = track.bend / track.bend_weight * track.scale * track.size / track.size_weight
+        variance = still if still < CLEARLY * variance else variance
+    return variance
 
 
 def _growth(track: _Track | None, moment: Moment) -> float:

@@ -54,11 +54,11 @@ from elbowroom.keep.activations.payloads import (
     Raw,
     Spent,
     dense_form,
-    put_aside,
 )
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.proofs import is_proven
 from elbowroom.keep.activations.readers import Readers
+from elbowroom.keep.activations.reasons import CHANGED, ODD, YOURS, reason_of, say_small
 from elbowroom.keep.activations.repeats import before_repeats, pack_once
 from elbowroom.keep.activations.rerun import RERUN, rerun
 from elbowroom.keep.activations.returns import Returns
@@ -147,7 +147,7 @@ class Pass:
     def _pack(self, tensor: Tensor) -> Entry:
         if not is_plain(tensor):
             entry = Entry(tensor, self.calls.site(), is_plain=False)
-            entry.keep_as_it_is(owned=False)
+            entry.keep_as_it_is(owned=False, reason=ODD)
             return entry
         identity = identity_of(tensor)
         known = self._table.get(identity)
@@ -155,16 +155,17 @@ class Pass:
             if known.payload is not None and (known.payload.method in _PARTIAL or known.is_near):
                 # Saved again, perhaps for its values this time, or to the last bit.
                 known.raw, known.producer = tensor.detach(), tensor.grad_fn
+            self.tally.again(known)
             self.pending.append(known)
             return known
         entry = Entry(tensor, self.calls.site())
         self._table[identity] = entry
         self.records.note_entry(entry, tensor.output_nr)
-        if self.untouched.holds(tensor, identity[0]):
-            entry.keep_as_it_is(owned=False)
-        elif entry.nbytes_plain < self._small_bytes:
-            entry.keep_as_it_is(owned=True)
         self.tally.add(entry)
+        reason = self.untouched.reason_for(tensor, identity[0])
+        is_small = entry.nbytes_plain < self._small_bytes
+        if reason is not None or is_small:
+            entry.leave_alone(reason or say_small(self._small_bytes), owned=reason is None)
         self.pending.append(entry)
         return entry
 
@@ -187,7 +188,10 @@ class Pass:
             entry.note_unknown(count, reader)
         self._settled += 1
         for entry in pending:
+            if self.untouched.is_callers(entry, self.tally.storages):
+                entry.leave_alone(YOURS, owned=False)
             if entry.raw is None:
+                self.tally.settle(entry)
                 continue
             if entry.is_near and self._will_do(entry):
                 note_values(entry, entry.raw)
@@ -292,12 +296,14 @@ class Pass:
     def _act(self, entry: Entry, tensor: Tensor) -> None:
         if tensor._version != entry.version:
             # Changed in place since it was saved: backward will say so, whatever is held.
-            entry.keep_as_it_is(owned=True)
+            self.tally.unsettle(entry)
+            entry.keep_as_it_is(owned=True, reason=CHANGED)
+            self.tally.settle(entry)
             return
-        if entry.on_release is not None and entry.payload is not None:
+        if entry.is_counted:
             # It has had another form before.
-            entry.on_release(entry.payload.nbytes)
-            entry.on_release, entry.bound = None, 0.0
+            self.tally.unsettle(entry)
+            entry.bound = 0.0
         start = time.perf_counter()
         with torch.no_grad():
             form = Form.ENCODE
@@ -305,11 +311,12 @@ class Pass:
                 form = self._budget.form_of(entry.site, entry.nbytes_plain)
             entry.payload = self._choose(entry, tensor, form)
             if form is Form.OFFLOAD and self._budget is not None:
-                entry.payload = put_aside(entry, tensor, self._budget.shelf)
+                entry.payload = self._budget.offload(entry, tensor)
         if isinstance(entry.payload, Coded | Banded) and entry.bound == 0:
             entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
-            entry.keep_as_it_is(owned=True)
+            reason = reason_of(entry, self._policy, is_planned=form is Form.KEEP)
+            entry.keep_as_it_is(owned=True, reason=reason)
         else:
             note_values(entry, tensor)
         entry.raw = entry.producer = None

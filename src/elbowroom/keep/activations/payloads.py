@@ -238,16 +238,6 @@ def offload(shelf: Shelf, tensor: Tensor, coded: Coded | None) -> Offloaded | No
     )
 
 
-def put_aside(entry: "Entry", tensor: Tensor, shelf: Shelf) -> Payload | None:
-    """What is held of a tensor, on disk where that is its values and there is room."""
-    found = entry.payload
-    if not (found is None or isinstance(found, Coded)):
-        return found
-    if found is not None:
-        entry.site.coded_bytes, entry.site.plain_bytes = found.nbytes, entry.nbytes_plain
-    return offload(shelf, tensor, found) or found
-
-
 SAMPLE = 4096
 
 

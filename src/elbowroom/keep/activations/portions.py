@@ -28,6 +28,8 @@ PARTS = 8
 ROWS, LEAST, SHARE = 8, 4, 16
 # Elements of a row, or of anything that is no weight, and channels of a convolution's input.
 COLUMNS, CHANNELS = 128, 32
+# Rows of a gradient by which those of the weight are chosen.
+LOOKED_AT = 256
 # A sum whose square is smaller than this beside those of its terms is zero but for rounding.
 ROUNDING = 1e-6
 
@@ -38,7 +40,7 @@ class Portions:
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._shapes = {id(parameter): tuple(parameter.shape) for parameter in parameters}
         self._parts: dict[int, Tensor] = {}
-        self._rows: dict[int, Tensor] = {}
+        self._rows: dict[int, tuple[Tensor, Tensor]] = {}
         self._batches: dict[int, int] = {}
         self._terms: dict[int, float] = {}
         self._unknown: set[int] = set()
@@ -103,19 +105,29 @@ class Portions:
         batch = self._batches.get(passage.record.number, rows)
         return batch if rows % batch == 0 else rows
 
-    def rows(self, leaf: int, count: int, device: torch.device) -> Tensor:
-        """Some of a weight's rows, the same for all its uses in this backward."""
+    def rows(self, leaf: int, g: Tensor) -> tuple[Tensor, Tensor]:
+        """Some of a weight's rows and what they count, the same for all its uses in this backward.
+
+        Where a gradient is large they lie close: of many classes few may come.
+        """
         if leaf not in self._rows:
-            few = few_of(count)
-            self._rows[leaf] = torch.arange(few, device=device) * count // few
+            few = few_of(g.shape[-1])
+            sizes = g[:: max(1, len(g) // LOOKED_AT)].abs().sum(0, dtype=torch.float32)
+            total = sizes.cumsum(0)
+            steps = (torch.arange(few, device=g.device) + 0.5) / few
+            places = (
+                torch.searchsorted(total, steps * total[-1]).clamp_(max=len(total) - 1).unique()
+            )
+            self._rows[leaf] = places, (total[-1] / sizes[places].clamp_min(1e-30)).sqrt()
         return self._rows[leaf]
 
-    def choose_rows(self, leaf: int, among: Tensor) -> Tensor:
+    def choose_rows(self, leaf: int, among: Tensor) -> tuple[Tensor, Tensor]:
         """The same for a weight of which most rows are not used: some of those that are."""
         if leaf not in self._rows:
             used = among.unique()
             few = min(COLUMNS, used.numel())
-            self._rows[leaf] = used[torch.arange(few, device=among.device) * used.numel() // few]
+            places = used[torch.arange(few, device=among.device) * used.numel() // few]
+            self._rows[leaf] = places, torch.ones(few, device=among.device)
         return self._rows[leaf]
 
 
@@ -156,7 +168,8 @@ def _product(first: str, place: int) -> _Rule:
         g, x = p.gradient(), p.values(first)
         batch = known.batch_of(p, len(g))
         if place in leaves and x is not None:
-            few = g[:, known.rows(leaves[place], g.shape[-1], g.device)]
+            rows, weights = known.rows(leaves[place], g)
+            few = g[:, rows] * weights.to(g.dtype)
             x = x[:, :COLUMNS]
             yield from _each(place, len(g), lambda some: few[some].mT @ x[some], batch)
         if 0 in leaves and place == 2:
@@ -249,7 +262,7 @@ def _embedding(known: Portions, p: Passage, leaves: dict[int, int]) -> _Found:
     index, g = p.values("indices"), p.gradient()
     if 0 not in leaves or index is None or index.dim() == 0:
         return
-    rows = known.choose_rows(leaves[0], index)
+    rows, weights = known.choose_rows(leaves[0], index)
     order = rows.argsort()
     batch, index = len(index), index.reshape(-1)
     g = g.reshape(len(index), -1)[:, :COLUMNS]
@@ -259,7 +272,8 @@ def _embedding(known: Portions, p: Passage, leaves: dict[int, int]) -> _Found:
     def gradient(some: slice) -> Tensor:
         chosen = is_there[some]
         total = torch.zeros(len(rows), g.shape[1], dtype=g.dtype, device=g.device)
-        return total.index_add_(0, order[place[some][chosen]], g[some][chosen])
+        total.index_add_(0, order[place[some][chosen]], g[some][chosen])
+        return total * weights.to(g.dtype).unsqueeze(1)
 
     yield from _each(0, len(index), gradient, batch)
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 # Names of aten's operators whose argument, at these places, must not be moved: a small error
 # could have no limit there, or turn a comparison.
 _PLACES: dict[str, tuple[int, ...]] = {
@@ -33,11 +35,62 @@ _THROUGH = frozenset(
     _to_copy to convert_element_type getitem""".split()
 )
 
+_VIEWS = _THROUGH - {"clone", "_to_copy", "to", "convert_element_type", "getitem"}
+_PARTED = frozenset("split split_with_sizes chunk unbind".split())
+
 
 def must_be_exact(node: Any, backward: Any) -> bool:
     """Whether a reader of the saved node in the backward graph could not bear an error."""
     read = next((n for n in backward.nodes if n.op == "placeholder" and n.name == node.name), None)
-    return read is not None and _is_sensitive(read, _name(node) == "relu", 4)
+    return read is not None and _is_sensitive(read, _is_positive(node), 4)
+
+
+def reads_sides(node: Any, backward: Any) -> bool:
+    """Whether only which values of a ReLU's result are above zero is read of it."""
+    read = next((n for n in backward.nodes if n.op == "placeholder" and n.name == node.name), None)
+    return read is not None and _is_positive(node) and _has_sides(read, 4)
+
+
+def _is_positive(node: Any) -> bool:
+    return _name(source_of(node)) == "relu"
+
+
+def _has_sides(read: Any, depth: int) -> bool:
+    for user in read.users:
+        beside = _name(user) in _BESIDE_ZERO and user.args[-1] == 0
+        place = 1 if _name(user) == "threshold_backward" else 0
+        if beside and [i for i, a in enumerate(user.args) if a is read] == [place]:
+            continue
+        if not (depth and _name(user) in _THROUGH and _has_sides(user, depth - 1)):
+            return False
+    return bool(read.users)
+
+
+def readers_of(node: Any, backward: Any) -> tuple[str, ...]:
+    """Names of the operators that read the saved node, those of single elements as one."""
+    read = next((n for n in backward.nodes if n.op == "placeholder" and n.name == node.name), None)
+    return () if read is None else tuple(sorted(_readers(read, 4)))
+
+
+def source_of(node: Any) -> Any:
+    """The node whose memory a view is of."""
+    name = _name(node)
+    is_part = name == "getitem" and _name(node.args[0]) in _PARTED
+    if name in _VIEWS or is_part or name in _PARTED:
+        return source_of(node.all_input_nodes[0])
+    return node
+
+
+def _readers(read: Any, depth: int) -> set[str]:
+    found: set[str] = set()
+    for user in read.users:
+        name = _name(user)
+        if name in _THROUGH and depth:
+            found |= _readers(user, depth - 1)
+        elif user.op != "output":
+            is_pointwise = torch.Tag.pointwise in getattr(user.target, "tags", ())
+            found.add("pointwise" if is_pointwise else name)
+    return found
 
 
 def _is_sensitive(read: Any, is_positive: bool, depth: int) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
-from elbowroom.keep.activations.compiled import Regions, attend
+from elbowroom.keep.activations.compiled import Regions, attend, tell
 from elbowroom.keep.activations.correction import Correction
 from elbowroom.keep.activations.faults import Faults
 from elbowroom.keep.activations.gauge import left_bytes
@@ -29,9 +29,10 @@ from elbowroom.keep.activations.observer import Observer
 from elbowroom.keep.activations.passes import SMALL_BYTES, Pass
 from elbowroom.keep.activations.policy import BOLD, CAREFUL, Policy
 from elbowroom.keep.activations.recompute import recomputed
+from elbowroom.keep.activations.rehearsal import Rehearsal
 from elbowroom.keep.activations.rules import Evidence, Rule, decide
 from elbowroom.keep.activations.schedule import Clock, is_due, is_metered, is_rare
-from elbowroom.keep.activations.shards import working_parameters
+from elbowroom.keep.activations.shards import Gradients, working_parameters
 from elbowroom.keep.activations.sites import Names, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.trees import tensors_in
@@ -110,7 +111,7 @@ class Activations:
         self._tally = self._retried = Tally()
         self._events: list[str] = []
         self._faults = Faults()
-        self._watched: dict[int, Any] = {}
+        self._gradients = Gradients(self._observe)
         self._correction = Correction(
             self.tolerance, self._tell, is_tight=self._rule is Rule.VARIANCE
         )
@@ -121,7 +122,17 @@ class Activations:
         self._undo: Callable[[], None] | None = None
         self._local = threading.local()
         self._seconds: dict[str, float] = {}
-        self._has_compiled = False
+        self._period = refresh if self._rule is Rule.VARIANCE and meter and tolerance else 0
+        start = functools.partial(self._start, None)
+        self._rehearsal = Rehearsal(
+            model,
+            self._noise,
+            self.tolerance,
+            self._trial,
+            start,
+            self._tell,
+            self._correction.readings,
+        )
         self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
         self._memory = memory_of(model) if memory is None else None
 
@@ -173,7 +184,12 @@ class Activations:
         What is computed after the model, such as the loss, is outside.
         """
         if self._undo is None:
-            self._undo = attend(self.model, self._enter_forward, self._exit_forward)
+            self._undo = attend(
+                self.model,
+                self._enter_forward,
+                self._exit_forward,
+                functools.partial(tell, self._local),
+            )
 
     def remove(self) -> None:
         """Undo `install`."""
@@ -190,7 +206,7 @@ class Activations:
         self.__enter__()
         # Hooks that the pass has put on the model come too late for this call.
         self._local.untouched.add(tensors_in((args, kwargs)))
-        self._local.regions().join(self.model)
+        self._local.regions().join(args, kwargs)
         if self._meter is not None:
             self._meter.note_call(args, kwargs)
         return Arguments.of(
@@ -206,11 +222,9 @@ class Activations:
         """Take every hook off the model; graphs that are alive can still run backward."""
         self._is_closed = True
         self.remove()
-        for handle in self._watched.values():
-            handle.remove()
-        self._watched = {}
-        if self._meter is not None:
-            self._meter.disarm()
+        self._gradients.remove()
+        self._disarm()
+        self._rehearsal.disarm()
         self._rest()
 
     def share_budget(self, limit_bytes: int, *, holds: bool) -> Budget | None:
@@ -241,15 +255,15 @@ class Activations:
                 if self._memory is not None:
                     self._memory.before_pass(self._tally.saved_bytes)
             self._step += 1
+            self._rehearsal.begin(self._step, 0 if self._budget else self._period)
             has_calmed = self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
             is_watched = is_due(self._step, self._refresh) or has_calmed
             self._clock.begin_pass(has_look=is_watched)
             if self._budget is not None:
                 self._budget.next_pass(self._seconds, is_watched=is_watched)
-            if self._meter is not None:
-                self._meter.disarm()
+            self._disarm()
             if not self._policy.is_exact:
-                self._watch_parameters()
+                self._gradients.watch(self.model)
                 if is_watched:
                     what = "bounds are what they were, since deciding on them"
                     decided = self._faults.guarded(what, self._decide)
@@ -259,7 +273,8 @@ class Activations:
 
     def _arm_meter(self, *, is_watched: bool) -> None:
         """Where it is its turn, or has none yet to find out how this model's batch is cut."""
-        every, meter = self._meter_every, self._meter
+        # It would make torch compile the model for parts of batches too.
+        every, meter = 0 if self._rehearsal.has_compiled else self._meter_every, self._meter
         is_turn = is_rare if self._clock.is_dear else is_metered
         is_wanted = every and (is_turn(self._step, every) or (meter and meter.is_pending))
         if not is_wanted:
@@ -325,37 +340,31 @@ class Activations:
         modules.install()
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(now.pack, now.unpack))
         functions = stack.enter_context(Functions(now, modules))
-        regions = Regions(now, modules, functions, self._policy, self._note_compiled)
+        regions = Regions(
+            now, modules, functions, self._policy, self._disarm, self._rehearsal, self.model
+        )
         self._local.regions = weakref.ref(regions)
         stack.enter_context(regions.patched(self.model))
         stack.callback(regions.close)
 
-    def _note_compiled(self) -> None:
-        """The meter would make torch compile the model for parts of batches too."""
-        if not self._has_compiled:
-            self._has_compiled = True
-            self._meter_every = 0
-            if self._meter is not None:
-                self._meter.disarm()
-            self._tell("compiled parts are encoded within tight bounds, and the meter is off")
-
-    def _watch_parameters(self) -> None:
-        for parameter in working_parameters(self.model):
-            if parameter.requires_grad and id(parameter) not in self._watched:
-                hook = functools.partial(self._observe, parameter)
-                self._watched[id(parameter)] = parameter.register_hook(hook)
+    def _disarm(self) -> None:
+        if self._meter is not None:
+            self._meter.disarm()
 
     def _observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         if not self._measuring:
             with self._faults.around("a gradient was not noted, since reading it"):
                 self._noise.observe(parameter, gradient, self._step)
+                self._rehearsal.observe(parameter, gradient)
 
     def _decide(self, observer: Observer) -> None:
         if self._is_closed:
             return
         evidence = Evidence.of(observer, working_parameters(self.model), self._noise)
         self._noise.mark()
-        for decision in decide(self._rule, evidence, self.tolerance, self._correction.trust):
+        # Compiled parts have their own share of it.
+        tolerance = self.tolerance * (1 - self._rehearsal.share)
+        for decision in decide(self._rule, evidence, tolerance, self._correction.trust):
             site = decision.site
             site.bound = decision.bound
             site.share, site.part_share = decision.share, decision.part_share

@@ -5,10 +5,11 @@ which backward brings the gradient of this process's batch, before it is average
 the same that a parameter of an ordinary model sees.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def working_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
@@ -33,3 +34,27 @@ def _gathered(module: nn.Module) -> Iterator[nn.Parameter]:
             whole = getattr(held, "_unsharded_param", None)
             if type(whole) is nn.Parameter:
                 yield whole
+
+
+class Gradients:
+    """Hooks that tell of every parameter's gradient as it arrives."""
+
+    def __init__(self, observe: Callable[[nn.Parameter, Tensor], None]) -> None:
+        self._observe = observe
+        self._handles: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def watch(self, model: nn.Module) -> None:
+        """Those of the model that are not watched yet."""
+        for parameter in working_parameters(model):
+            if parameter.requires_grad and id(parameter) not in self._handles:
+                handle = parameter.register_hook(partial(self._observe, parameter))
+                self._handles[id(parameter)] = handle
+
+    def remove(self) -> None:
+        """Take all of them off."""
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles = {}

@@ -125,6 +125,11 @@ class Calls:
         self._save += 1
         return self._sites.at(key)
 
+    def site_of(self, label: str, save: int) -> Site:
+        """The site of a save that has a name within its call."""
+        module, function, call = self._call
+        return self._sites.at((module, f"{function} {label}", call, save))
+
 
 class Names:
     """Names of modules, looked up again when modules were added."""

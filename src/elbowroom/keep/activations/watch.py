@@ -22,6 +22,7 @@ from elbowroom.keep.activations.losses import SUBSTITUTES
 from elbowroom.keep.activations.operators.instance import instance_norm
 from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.sites import Names
+from elbowroom.keep.activations.storages import plain_bytes_of
 from elbowroom.keep.activations.trees import tensors_in
 
 
@@ -50,13 +51,11 @@ class Functions(TorchFunctionMode):
                 now.pass_over(tensors_in(out))
             return out
         now.calls.start(self._modules.current, getattr(func, "__name__", "function"))
-        substitute, out = _SUBSTITUTES.get(func), None
-        if substitute is not None:
+        out = None
+        if func in _SUBSTITUTES:
             what = "a function was left to torch, since computing it our way"
             out = now.faults.attempt(
-                what,
-                lambda: substitute(*args, **(kwargs or {})),
-                lambda: func(*args, **(kwargs or {})),
+                what, lambda: self._instead(func, args, kwargs or {}), lambda: None
             )
         if out is None:
             first = _next_number()
@@ -67,11 +66,24 @@ class Functions(TorchFunctionMode):
                     now.records.note_made(out, first)
                 if len(args) == 2 and type(args[1]) in (int, float):
                     now.records.note_number(out, args[1], first)
+        now.untouched.note_made((out,) if isinstance(out, Tensor) else out, args)
         if now.pending or (now.listener is not None and isinstance(out, Tensor)):
             what = "saved tensors were kept as they are, since looking through results"
             # Without gradients nothing is saved, and asking some views for their node is an error.
             found = now.faults.attempt(what, lambda: tensors_in(out), list[Tensor])
             now.settle(found if is_recorded else (), _eps_of(args, kwargs))
+        return out
+
+    def _instead(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """By a function of our own, where there is one for this call."""
+        now = self._now
+        now.tally.is_aside = True
+        try:
+            out = _SUBSTITUTES[func](*args, **kwargs)
+        finally:
+            now.tally.is_aside = False
+        if out is not None:
+            now.tally.stand_for(now.pending, *plain_bytes_of(func, args, kwargs))
         return out
 
     def _around(self, func: Any) -> AbstractContextManager[Any]:
