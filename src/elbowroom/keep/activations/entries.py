@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from elbowroom.codec.places import Windows
 from elbowroom.keep.activations.needs import Need, is_accumulator, kind_of, need_of
 from elbowroom.keep.activations.payloads import Payload, Raw, Spent
+from elbowroom.keep.activations.reasons import ODD
 from elbowroom.keep.activations.sites import Site
 from elbowroom.keep.versions import Watch
 
@@ -364,7 +365,7 @@ class Entry:
 def kept_entry(tensor: Tensor) -> Entry:
     """Of a tensor that nothing is known of: the tensor itself."""
     entry = Entry(tensor, Site(("", "save", 0, 0), 0), is_plain=False)
-    entry.keep_as_it_is(owned=False)
+    entry.keep_as_it_is(owned=False, reason=ODD)
     return entry
 
 

@@ -58,7 +58,7 @@ from elbowroom.keep.activations.payloads import (
 from elbowroom.keep.activations.policy import Policy, husk
 from elbowroom.keep.activations.proofs import is_proven
 from elbowroom.keep.activations.readers import Readers
-from elbowroom.keep.activations.reasons import CHANGED, ODD, YOURS, reason_of, say_small
+from elbowroom.keep.activations.reasons import CHANGED, FAULT, ODD, YOURS, reason_of, say_small
 from elbowroom.keep.activations.repeats import before_repeats, pack_once
 from elbowroom.keep.activations.rerun import RERUN, rerun
 from elbowroom.keep.activations.returns import Returns
@@ -227,10 +227,9 @@ class Pass:
         """Hold the tensor itself, whatever has been begun with it."""
         if entry.raw is None:
             return
-        if entry.on_release is not None and entry.payload is not None:
-            entry.on_release(entry.payload.nbytes)
-        entry.on_release, entry.bound = None, 0.0
-        entry.keep_as_it_is(owned=True)
+        self.tally.unsettle(entry)
+        entry.bound = 0.0
+        entry.keep_as_it_is(owned=True, reason=FAULT)
 
     def pass_over(self, outputs: Iterable[Any]) -> None:
         """Somebody else's hooks hold what this operation saved: its nodes are left alone."""

@@ -12,6 +12,7 @@ YOURS = "passed in by the caller"
 COPY = "copies of weights"
 ODD = "no plain tensor"
 CHANGED = "changed in place"
+FAULT = "an error of ours, told beside"
 UNREAD = "read by backward before it had another form"
 
 
