@@ -180,6 +180,7 @@ class Entry:
         "dtype",
         "encode_s",
         "error",
+        "grown",
         "has_step",
         "instead_bytes",
         "is_counted",
@@ -239,6 +240,8 @@ class Entry:
 
         self.error: float | None = None
         """Standard deviation of what it has from its sources, once that was asked for."""
+        self.grown: list[tuple[Entry, float]] | None = None
+        """Its sources and how their errors grow on the way, once that was asked for."""
 
         self.row = -1
         self.reads = 0
