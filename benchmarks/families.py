@@ -362,7 +362,7 @@ FAMILIES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 def ratio_of(make: Callable[[], nn.Module], inputs: Callable[[], Tensor], tolerance: float) -> Any:
     """Of the last of a few passes."""
     torch.manual_seed(0)
-    model = make()
+    model: Any = make()
     if not inputs().is_contiguous():
         model = model.to(memory_format=torch.channels_last)
     room = er.Activations(model, tolerance=tolerance, meter=0)

@@ -173,7 +173,7 @@ class Bench:
             step=number,
             is_refresh=self.is_refresh(number),
             predicted=predicted,
-            raw=predicted / self.room._trust,
+            raw=predicted / self.room._correction.trust,
             measured=self._error(batch, draws) / variance,
             ratio=self.room.ledger.ratio,
         )
@@ -194,7 +194,7 @@ class Bench:
                     step=number,
                     site=site.name,
                     readers=readers[site.name],
-                    predicted=site.share / self.room._trust,
+                    predicted=site.share / self.room._correction.trust,
                     measured=error / variance,
                     relative_bound=(site.bound or 0.0) / max(1e-30, float(values.std())),
                 )

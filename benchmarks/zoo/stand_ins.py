@@ -16,4 +16,4 @@ def define_vision_operators() -> torch.library.Library | None:
     return library
 
 
-_LIBRARY = define_vision_operators()
+LIBRARY = define_vision_operators()

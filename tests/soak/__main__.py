@@ -1,4 +1,4 @@
-"""Runs the soak: all float32 patterns once, then random properties until the time is up."""
+"""Runs the soak: all float32 patterns once, random properties and random networks."""
 
 import argparse
 import math
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from elbowroom import _native
 from elbowroom.codec.recipe import Dtype
+from tests.keep.activations.random_networks import report
 from tests.soak.every_float import CASES, SLABS, check, slab, spread_order
 from tests.soak.progress import Progress
 from tests.soak.properties import fault
@@ -65,17 +66,33 @@ def run_properties(minutes: float, seed: str, first: int) -> int:
     return faults
 
 
+def run_networks(count: int, seed: str, first: int) -> int:
+    """Train random networks plainly and in rooms; return the number that differ or fail."""
+    faults = 0
+    told = time.monotonic()
+    for index in range(first, first + count):
+        for _, found in report([f"{seed} {index}"]):
+            say(f"BROKEN network {index} of seed {seed!r}: {found}")
+            faults += 1
+        if time.monotonic() - told > 30:
+            told = time.monotonic()
+            say(f"networks: {index + 1 - first} of {count}, {faults} broken")
+    say(f"networks: {count} of seed {seed!r} from {first} on, {faults} broken")
+    return faults
+
+
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__)
     add = parser.add_argument
-    add("--only", choices=["floats", "properties"], help="one part, not both")
+    add("--only", choices=["floats", "properties", "networks"], help="one part, not all")
     add("--fraction", type=float, default=1.0, help="share of all float32 patterns, up to 1")
     add("--fresh", action="store_true", help="forget the patterns that were checked before")
     add("--isa", choices=_native.isa_levels(), help="instruction set for the patterns")
     add("--minutes", type=float, default=30.0, help="how long to draw random examples")
-    add("--seed", default="0", help="of the random examples")
-    add("--first", type=int, default=0, help="number of the first random example")
+    add("--networks", type=int, default=10_000, help="how many random networks to train")
+    add("--seed", default="0", help="of the random examples and networks")
+    add("--first", type=int, default=0, help="number of the first random example or network")
     options = parser.parse_args(words)
     if not 0 < options.fraction <= 1:
         parser.error("--fraction must be above 0 and at most 1")
@@ -86,15 +103,17 @@ def main(words: Sequence[str]) -> int:
     """Run what the options ask for; 1 if anything was broken."""
     options = parse(words)
     faults = 0
-    if options.only != "properties":
+    if options.only in (None, "floats"):
         if options.isa:
             _native.set_isa(options.isa)
         level = _native.isa()
         say(f"floats at level {level}")
         progress = Progress(FOLDER / f"every_float_{level}.json", fresh=options.fresh)
         faults += run_floats(options.fraction, progress)
-    if options.only != "floats":
+    if options.only in (None, "properties"):
         faults += run_properties(options.minutes, options.seed, options.first)
+    if options.only in (None, "networks"):
+        faults += run_networks(options.networks, options.seed, options.first)
     return 1 if faults else 0
 
 

@@ -8,6 +8,7 @@ import torch
 
 from elbowroom.codec.recipe import Dtype
 from tests.codec.arrays import same_bits
+from tests.keep.activations import random_networks
 from tests.soak import __main__ as soak
 from tests.soak import every_float, progress, properties
 from tests.soak.progress import Progress
@@ -50,6 +51,19 @@ def test_a_broken_promise_is_reported(
     assert soak.main(["--only", "properties", "--minutes", "0.1", "--seed", "s", "--first", "5"])
     text = capsys.readouterr().out
     assert "BROKEN example 5 of seed 's'" in text and "10 broken" in text
+
+
+def test_networks_are_trained_and_a_difference_is_reported(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--only", "networks", "--networks", "2", "--seed", "s", "--first", "5"]
+    assert soak.main(words) == 0
+    assert "networks: 2 of seed 's' from 5 on, 0 broken" in capsys.readouterr().out
+    monkeypatch.setattr(random_networks, "same_bits", lambda one, two: False)
+    assert soak.main([*words[:2], "--networks", "1", *words[4:]]) == 1
+    text = capsys.readouterr().out
+    assert "BROKEN network 5 of seed 's': exact, pass 0: other bits" in text
+    assert "Plan(axes=" in text
 
 
 def test_floats_are_checked_once(

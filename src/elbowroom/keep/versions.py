@@ -36,7 +36,7 @@ class Watch:
             f"operation: [{kind} {self._shape}]{self._origin} is at version "
             f"{self._counter._version}; expected version {self.version} instead. Hint: enable "
             "anomaly detection to find the operation that failed to compute its gradient, with "
-            "torch.autograd.set_detect_anomaly(True)."
+            "torch.autograd.set_detect_anomaly(True, check_nan=False)."
         )
 
 

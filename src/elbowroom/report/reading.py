@@ -174,6 +174,7 @@ def _read_row(row: Fields) -> Row:
         gradient_error=math.nan if error is None else error,
         encode_s=row.number("encode_s", 0.0),
         decode_s=row.number("decode_s", 0.0),
+        reason=row.text("reason", ""),
     )
 
 

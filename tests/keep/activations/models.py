@@ -165,8 +165,9 @@ def train(model: Any, x: Tensor, y: Tensor, room: er.Activations, steps: int) ->
     losses = []
     for step in range(steps):
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(step))[: len(x) // 2]
+        now, target = x[order], y[order]
         with room:
-            loss = functional.cross_entropy(model(x[order]), y[order])
+            loss = functional.cross_entropy(model(now), target)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import elbowroom as er
 from elbowroom.keep.activations import convolutions
 from elbowroom.keep.activations.convolutions import InPieces, is_convolution
+from elbowroom.keep.activations.faults import Faults
 from elbowroom.keep.activations.heap import ALWAYS_BYTES
 from elbowroom.keep.activations.scratch import Scratch, Shown
 
@@ -44,7 +45,7 @@ def test_backward_goes_through_the_batch(how: Any, stand_in: Any, monkeypatch: A
         if held.shape != x.shape:
             return held
         lent.append(held.clone())
-        return stand_in.over(lent[-1])
+        return stand_in.over(lent[-1], lent[-1].clone, Faults())
 
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), unpack):
         y = layer(x)
@@ -68,7 +69,7 @@ def test_forward_goes_through_the_batch(how: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(
         convolutions, "_result_bytes", lambda *args: stated.append(plain(*args)) or stated[-1]
     )
-    with InPieces():
+    with InPieces(Faults()):
         found = layer(x)
     assert stated == [expected.nbytes]
     assert found.stride() == expected.stride()
@@ -95,7 +96,7 @@ def test_other_dimensions(layer: Any, shape: tuple[int, ...], monkeypatch: Any) 
     torch.manual_seed(0)
     x = torch.randn(shape)
     expected = layer(x)
-    with InPieces():
+    with InPieces(Faults()):
         found = layer(x)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -105,7 +106,7 @@ def test_one_sample_and_empty_batches_stay_whole(monkeypatch: Any) -> None:
     layer = nn.Conv2d(4, 6, 3)
     for shape in ((4, 9, 9), (1, 4, 9, 9), (0, 4, 9, 9)):
         x = torch.randn(shape)
-        with InPieces():
+        with InPieces(Faults()):
             found = layer(x)
         assert torch.equal(found, layer(x))
 

@@ -105,7 +105,8 @@ def compare(model: nn.Module, run: Any, passes: int = 14, **options: Any) -> lis
     """What the meter reads over what is true."""
     twin = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    room = er.Activations(model, optimizer=optimizer, **{"meter": 2, **options})
+    how: dict[str, Any] = {"meter": 2, **options}
+    room = er.Activations(model, optimizer=optimizer, **how)
     ratios: list[float] = []
     for step in range(1, passes):
         truth = true_error(model, twin, lambda m, c, step=step: run(m, c, step), room)
@@ -147,7 +148,7 @@ def test_the_meter_reads_the_truth(kind: str) -> None:
         x = torch.randn(192, 64, generator=torch.Generator().manual_seed(step))
         target = (x @ weights).argmax(1)
         with context:
-            found = model(x) if kind == "outside" else model(x, target)
+            found: Any = model(x) if kind == "outside" else model(x, target)
             if kind == "outside":
                 found = functional.cross_entropy(found, target)
         if kind == "penalised":

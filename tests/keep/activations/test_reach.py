@@ -94,7 +94,7 @@ def test_shares_stay_within_the_tolerance_where_the_mean_layer_has_most(
     """A layer with a small gradient counts in the mean and hardly in the sum."""
     model = network()
     with torch.no_grad():
-        model[5].weight.mul_(1e-3)
+        model.get_parameter("5.weight").mul_(1e-3)
     rule, evidence, _, trust = look(monkeypatch, model)
     tolerance = 1e-4
     decisions = decide(rule, evidence, tolerance, trust)

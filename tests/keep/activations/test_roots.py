@@ -1,5 +1,7 @@
 """What comes from outside of a model is told from what its outputs hand on to one another."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ def outputs_of(x: Tensor) -> list[Tensor]:
     return [loss, logits, hidden]
 
 
-def arrive(loss_of: object) -> Arrivals:
+def arrive(loss_of: Callable[[list[Tensor]], Tensor]) -> Arrivals:
     outputs = outputs_of(torch.randn(6, 8, generator=torch.Generator().manual_seed(1)))
     count = [0]
 
@@ -24,7 +26,6 @@ def arrive(loss_of: object) -> Arrivals:
         count[0] += 1
 
     arrivals = Arrivals(outputs, lambda g: g[:2] if g.dim() else g, arrived)
-    assert callable(loss_of)
     loss_of(outputs).backward()
     assert count[0] > 0
     return arrivals

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import elbowroom as er
 from elbowroom.keep.activations import scratch
 from elbowroom.keep.activations.budget import Budget
+from elbowroom.keep.activations.faults import Faults
 from elbowroom.keep.activations.scratch import Scratch, suits
 from elbowroom.keep.activations.sites import Form
 from elbowroom.keep.loops.footprint import Footprint
@@ -39,7 +40,7 @@ def test_elementwise_results_have_the_same_bits_and_take_its_place(name: str) ->
     g, x = draw(64, 300)
     expected = ELEMENTWISE[name](g, x)
     place = x.clone()
-    found = ELEMENTWISE[name](g, Scratch.over(place))
+    found = ELEMENTWISE[name](g, Scratch.over(place, place.clone, Faults()))
     assert type(found) is Tensor
     assert torch.equal(found, expected)
     assert found.data_ptr() == place.data_ptr()
@@ -48,13 +49,13 @@ def test_elementwise_results_have_the_same_bits_and_take_its_place(name: str) ->
 def test_a_product_that_broadcasts_is_left_alone() -> None:
     g, x = torch.randn(64, 300), torch.randn(300)
     place = x.clone()
-    assert torch.equal(g * Scratch.over(place), g * x)
+    assert torch.equal(g * Scratch.over(place, place.clone, Faults()), g * x)
     assert torch.equal(place, x)
 
 
 def test_anything_else_sees_a_plain_tensor() -> None:
     _, x = draw(4, 5)
-    found = Scratch.over(x) + 1
+    found = Scratch.over(x, x.clone, Faults()) + 1
     assert type(found) is Tensor
     assert torch.equal(found, x + 1)
 
@@ -68,7 +69,9 @@ def test_a_normalisation_goes_through_the_channels(is_training: bool, monkeypatc
     ending = (is_training, 1e-5, [True, True, True])
     expected = aten.native_batch_norm_backward(g, x, *statistics, *ending)
     place = x.clone()
-    found = aten.native_batch_norm_backward(g, Scratch.over(place), *statistics, *ending)
+    found = aten.native_batch_norm_backward(
+        g, Scratch.over(place, place.clone, Faults()), *statistics, *ending
+    )
     assert found[0].data_ptr() == place.data_ptr()
     for one, two in zip(found, expected, strict=True):
         torch.testing.assert_close(one, two)
@@ -127,7 +130,9 @@ def test_a_network_has_its_gradients(how: Any, memory: str | None) -> None:
 def test_what_comes_back_from_disk_is_lent_too(how: Any, monkeypatch: Any) -> None:
     lent: list[Tensor] = []
     plain = Scratch.over
-    monkeypatch.setattr(Scratch, "over", staticmethod(lambda t: (lent.append(t), plain(t))[1]))
+    monkeypatch.setattr(
+        Scratch, "over", staticmethod(lambda t, *of: (lent.append(t), plain(t, *of))[1])
+    )
     x = torch.randn(8, 3, 64, 64)
     model = network()
     expected = gradients(model, x, None, **how)

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 import elbowroom as er
 from elbowroom.keep.activations import windows
+from elbowroom.keep.activations.faults import Faults
 from elbowroom.keep.activations.windows import Deferred, Windowed, pack_windows
 
 POOLINGS: tuple[dict[str, Any], ...] = (
@@ -46,7 +47,7 @@ def test_backward_goes_through_the_batch(
     def unpack(held: Tensor) -> Tensor:
         if held.dtype != torch.int64:
             return held
-        deferred.append(payload.defer())
+        deferred.append(payload.defer(Faults()))
         return deferred[-1]
 
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), unpack):
@@ -61,7 +62,7 @@ def test_backward_goes_through_the_batch(
 def test_other_operations_get_the_indices() -> None:
     x = torch.randn(4, 2, 16, 16).requires_grad_()
     index, payload = packed(x, {"kernel_size": 2})
-    deferred: Any = Deferred.of(payload)
+    deferred: Any = Deferred.of(payload, Faults())
     assert torch.equal(deferred + 0, index)
     assert torch.equal(torch.add(input=index, other=deferred), 2 * index)
     assert torch.equal(torch.cat([deferred, index]), torch.cat([index, index]))
@@ -71,8 +72,8 @@ def test_other_operations_get_the_indices() -> None:
 def test_small_ones_and_single_samples_are_made_at_once() -> None:
     x = torch.randn(4, 2, 16, 16).requires_grad_()
     index, payload = packed(x, {"kernel_size": 2})
-    assert torch.equal(payload.defer(), index)
-    assert type(payload.defer()) is Tensor
+    assert torch.equal(payload.defer(Faults()), index)
+    assert type(payload.defer(Faults())) is Tensor
 
 
 def test_budgets_defer_them(monkeypatch: Any) -> None:
@@ -82,7 +83,7 @@ def test_budgets_defer_them(monkeypatch: Any) -> None:
     monkeypatch.setattr(windows, "LEAST_BYTES", 1)
     made: list[Windowed] = []
     plain = Deferred.of
-    monkeypatch.setattr(Deferred, "of", staticmethod(lambda p: (made.append(p), plain(p))[1]))
+    monkeypatch.setattr(Deferred, "of", staticmethod(lambda p, f: (made.append(p), plain(p, f))[1]))
     x = torch.randn(8, 2, 128, 128)
 
     def gradients(room: er.Activations | None, **how: Any) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Views of one region of memory: the same bytes under other strides are held once."""
+"""Views of memory that is held already: the same bytes under other strides."""
 
 import weakref
 
@@ -9,22 +9,20 @@ from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.payloads import Aliased
 from elbowroom.keep.activations.policy import Policy
 
-_WITH_VALUES = frozenset({"encode", "keep", "offload"})
-
 
 class Aliases:
-    """The regions that one pass has seen."""
+    """Which entry holds a region of memory, in one pass."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._regions: dict[tuple[int, int], weakref.ref[Entry]] = {}
 
     def clear(self) -> None:
-        """The forward is over."""
+        """Forget all: addresses are given anew."""
         self._regions.clear()
 
     def find(self, entry: Entry, tensor: Tensor) -> Aliased | None:
-        """Another entry that holds these values; without one, this entry stands for the region."""
+        """How the tensor follows from another view; else it is noted for views to come."""
         if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
             return None
         region = (tensor.untyped_storage()._cdata, int(tensor.storage_offset()))
@@ -39,7 +37,7 @@ class Aliases:
             and source.nbytes_plain == entry.nbytes_plain
             and source.has_values
             and source.payload is not None
-            and source.payload.method in _WITH_VALUES
+            and source.payload.method in ("encode", "keep", "offload")
             and (not source.is_near or self._policy.may_err(entry))
         ):
             source.uses.extend(entry.uses)

@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from torch import nn
+from torch import Tensor, nn
 
 from elbowroom.errors import BudgetUnreachable
 from elbowroom.host import trim_heap
@@ -16,10 +17,14 @@ from elbowroom.keep.activations.arrangement import (
 )
 from elbowroom.keep.activations.gauge import Lean, Watch, device_of, watch_of
 from elbowroom.keep.activations.ledger import say_bytes
+from elbowroom.keep.activations.payloads import Coded, Payload, offload
 from elbowroom.keep.activations.recompute import candidates
 from elbowroom.keep.activations.shelf import Shelf
 from elbowroom.keep.activations.sites import Form, Site
 from elbowroom.keep.activations.timeline import Timeline
+
+if TYPE_CHECKING:
+    from elbowroom.keep.activations.entries import Entry
 
 _log = logging.getLogger("elbowroom")
 
@@ -45,7 +50,10 @@ _WORTH = 0.97
 _IN_HEAP, _IN_ARENA = 1.15, 1.02
 
 # Passes above the budget in a row, after which it is given up.
-_PATIENCE = 4
+_PATIENCE = 2
+
+# More than was measured at most: the next run differs a little.
+_SPARE = 1.02
 
 
 class Budget:
@@ -71,9 +79,11 @@ class Budget:
         self.shelf = Shelf()
         self.arrangement = Arrangement()
         self.peak_bytes = 0
-        if self._gauge.now() > limit_bytes:
+        self._most_bytes = 0  # of all passes
+        self._before_bytes = self._gauge.now()
+        if self._before_bytes > limit_bytes:
             raise BudgetUnreachable(
-                f"the process holds {say_bytes(self._gauge.now())} before the first step, more "
+                f"the process holds {say_bytes(self._before_bytes)} before the first step, more "
                 f"than the budget of {say_bytes(limit_bytes)}: raise it well above that, since "
                 "no arrangement of activations changes what is there before"
             )
@@ -83,6 +93,15 @@ class Budget:
     def modules(self) -> list[nn.Module]:
         """Those that run again in backward."""
         return [self._modules[name] for name in self.arrangement.regions]
+
+    def offload(self, entry: "Entry", tensor: Tensor) -> Payload | None:
+        """On disk, encoded where it is; what it had before where that cannot be."""
+        found = entry.payload
+        if not (found is None or isinstance(found, Coded)):
+            return found
+        if found is not None:
+            entry.site.coded_bytes, entry.site.plain_bytes = found.nbytes, entry.nbytes_plain
+        return offload(self.shelf, tensor, found) or found
 
     def form_of(self, site: Site, plain_bytes: int) -> Form:
         """What to do with a tensor of this place, now."""
@@ -145,6 +164,7 @@ class Budget:
             self.peak_bytes = timeline.peak_bytes
         self._gauge.stop()
         self._gauge.reset()
+        self._most_bytes = max(self._most_bytes, self.peak_bytes)
         if timeline is not None and timeline.holdings and not self.arrangement.regions:
             # Where regions run again, what they hold is not seen: the last full course stays.
             self._profile, self._surprise = timeline, 0
@@ -156,9 +176,9 @@ class Budget:
     def _plan(self, seconds: dict[str, float]) -> None:
         is_over = self.peak_bytes > self._limit
         self._failures = self._failures + 1 if is_over else 0
+        if self._failures >= _PATIENCE:
+            self._give_up()
         if self._profile is None:
-            if self._failures > 1:
-                self._give_up(self.peak_bytes)
             return
         if is_over and self.arrangement.count(Form.KEEP):
             self._growth *= 1.2
@@ -168,22 +188,18 @@ class Budget:
             growth=self._growth,
             bytes_per_s=None if self.shelf.trouble else self.shelf.bytes_per_s,
         )
-        # An optimizer makes its state in the first step, often two numbers a weight, and libraries
-        # some of their own.
-        weights_bytes = sum(p.numel() * p.element_size() for p in self._weights)
-        to_come = int(2 * weights_bytes + _SETTLING * self._limit) if self._passes == 1 else 0
+        # Libraries make some of their own in the first steps, too.
+        to_come = self._to_come_bytes() + _SETTLING * self._limit if self._passes == 1 else 0
         limit = self._limit * (1 - MARGIN) - self._surprise - to_come
         found = arrange(problem, limit)
         if found is None:
-            if not is_over and self._passes > 1:
+            if is_over:
+                self._give_up()
+            if self._passes > 1:
                 # It is within the budget as it is, though not by much. The first pass was as full
                 # as it happened to be, which is no arrangement.
                 return
             found = lowest(problem)
-            if found.peak_bytes + self._surprise > self._limit:
-                self._give_up(found.peak_bytes + self._surprise + to_come)
-        if self._failures >= _PATIENCE:
-            self._give_up(self.peak_bytes)
         is_fine = self.peak_bytes <= limit and self._passes > 1
         if is_fine and found.seconds >= _WORTH * cost_s(problem, self.arrangement):
             return
@@ -198,15 +214,22 @@ class Budget:
             f"disk and {count - kept - offloaded} encoded; {len(found.regions)} regions run again"
         )
 
-    def _give_up(self, least_bytes: int) -> None:
-        least = say_bytes(least_bytes)
-        hope = (
-            f"and with everything encoded, put on disk or computed again it would be about {least}"
-        )
-        if least_bytes >= self.peak_bytes:
-            hope = "which nothing that could be encoded, put on disk or computed again would lower"
+    def _give_up(self) -> None:
+        """Refuse, with a figure that the steps so far have kept to.
+
+        A prediction of the least peak may be off by a tenth either way; these were measured.
+        """
+        most_bytes = self._most_bytes
+        if self._passes == 1:
+            most_bytes += self._to_come_bytes()
         raise BudgetUnreachable(
-            f"the budget of {say_bytes(self._limit)} cannot be met: the last step took "
-            f"{say_bytes(self.peak_bytes)}, {hope}: raise the budget to "
-            f"{say_bytes(int(least_bytes / (1 - MARGIN)))} or more, or make the batch smaller"
+            f"the budget of {say_bytes(self._limit)} cannot be met: with everything encoded, put "
+            "on disk or computed again that can be, the steps so far took up to "
+            f"{say_bytes(self._most_bytes)}, and {say_bytes(self._before_bytes)} of it were there "
+            f"before the first one: raise the budget to {say_bytes(int(_SPARE * most_bytes))} or "
+            "more, make the batch smaller, or hold less beside the model"
         )
+
+    def _to_come_bytes(self) -> int:
+        """An optimizer makes its state in the first step, often two numbers a weight."""
+        return sum(2 * p.numel() * p.element_size() for p in self._weights)

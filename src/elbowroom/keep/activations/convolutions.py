@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from elbowroom.keep.activations.faults import Faults
 from elbowroom.keep.activations.untouched import is_plain
 
 _aten = torch.ops.aten
@@ -25,15 +26,26 @@ class InPieces(TorchDispatchMode):
     It stands below autograd, whose nodes are those of the whole convolution.
     """
 
+    def __init__(self, faults: Faults) -> None:
+        super().__init__()
+        self._faults = faults
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Called by the dispatcher for any operation."""
-        if func is _aten.convolution.default and not kwargs:
+
+        def plainly() -> Any:
+            return func(*args, **(kwargs or {}))
+
+        def in_pieces() -> Any:
             found = _forward(*args)
-            if found is not None:
-                return found
-        return func(*args, **(kwargs or {}))
+            return plainly() if found is None else found
+
+        if func is not _aten.convolution.default or kwargs:
+            return plainly()
+        what = "a convolution was computed in one go, since cutting its batch"
+        return self._faults.attempt(what, in_pieces, plainly)
 
 
 def is_convolution(function: Any) -> bool:

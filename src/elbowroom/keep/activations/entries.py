@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,8 +16,12 @@ from elbowroom.keep.activations.clock import now_s
 from elbowroom.keep.activations.laps import Held
 from elbowroom.keep.activations.needs import Need, is_accumulator, kind_of, need_of
 from elbowroom.keep.activations.payloads import Payload, Raw, Spent
+from elbowroom.keep.activations.reasons import ODD
 from elbowroom.keep.activations.sites import Site
 from elbowroom.keep.versions import Watch
+
+if TYPE_CHECKING:
+    from elbowroom.keep.activations.storages import SavedStorage
 
 # Values by which to tell whether what should follow from a tensor still does.
 _PROBED = 16
@@ -173,12 +177,17 @@ class Entry:
         "__weakref__",
         "bands",
         "bound",
+        "decode_s",
         "device",
         "dtype",
         "encode_s",
         "error",
+        "grown",
         "has_step",
         "held",
+        "instead_bytes",
+        "is_counted",
+        "is_left_alone",
         "is_row_major",
         "nbytes_plain",
         "on_release",
@@ -187,8 +196,10 @@ class Entry:
         "producer",
         "raw",
         "reads",
+        "reason",
         "recent",
         "row",
+        "saved_in",
         "shape",
         "signs",
         "site",
@@ -207,11 +218,13 @@ class Entry:
         self.dtype = tensor.dtype
         self.device = tensor.device
         self.is_row_major = is_plain and tensor.is_contiguous()
-        self.nbytes_plain = tensor.numel() * tensor.element_size() if is_plain else 0
         self.version = tensor._version
         self.watch = Watch(tensor, is_plain=is_plain)
         self.storage = StorageWeakRef(tensor.untyped_storage()) if is_plain else None
         self.storage_bytes = tensor.untyped_storage().nbytes() if is_plain else 0
+        # What is expanded has no memory for each of its elements.
+        nbytes = tensor.numel() * tensor.element_size() if is_plain else 0
+        self.nbytes_plain = min(nbytes, self.storage_bytes)
         self.raw: Tensor | None = tensor.detach()
         # Until it is settled: a node must not be held by what its own graph holds.
         self.producer: Any = tensor.grad_fn
@@ -227,8 +240,13 @@ class Entry:
         self.encode_s = 0.0
         self.held: Held | None = None
         """What its form took, for those who plan the next pass."""
+        self.decode_s = 0.0
+        """Before it had a row."""
+
         self.error: float | None = None
         """Standard deviation of what it has from its sources, once that was asked for."""
+        self.grown: list[tuple[Entry, float]] | None = None
+        """Its sources and how their errors grow on the way, once that was asked for."""
 
         self.row = -1
         self.reads = 0
@@ -236,23 +254,42 @@ class Entry:
         """Some of its values as they were, where what derives from it is to be compared."""
         self.signs: Payload | None = None
         """Once its values have been written over: what its last reader wants."""
-        self.on_release: Callable[[int], None] | None = None
+        self.saved_in: SavedStorage | None = None
+        self.instead_bytes = 0
+        """What plain PyTorch saves in place of this one, in a function that we have replaced."""
+
+        self.is_counted = False
+        """Whether the tally counts what is held for it."""
+
+        self.is_left_alone = False
+        """Whether it was kept as it is when it was saved, before its readers were known."""
+
+        self.reason = ""
+        """Why it is kept as it is."""
+
+        self.on_release: Callable[[Entry], None] | None = None
 
     def __del__(self) -> None:
-        if self.on_release is not None and self.payload is not None:
-            self.on_release(self.payload.nbytes)
+        if self.on_release is not None:
+            self.on_release(self)
 
-    def keep_as_it_is(self, *, owned: bool) -> None:
+    def keep_as_it_is(self, *, owned: bool, reason: str) -> None:
         """Hold the tensor itself; `owned` when nobody else does."""
         assert self.raw is not None
+        self.reason = reason
         self.payload = Raw(self.raw, owned)
         self.raw = None
         self.producer = None
 
+    def leave_alone(self, reason: str, *, owned: bool) -> None:
+        """Hold the tensor itself, whoever reads it."""
+        self.is_left_alone = True
+        self.keep_as_it_is(owned=owned, reason=reason)
+
     def spend(self) -> None:
         """Its tensor is about to be written over: nobody may ask for it again."""
-        if self.on_release is not None and self.payload is not None:
-            self.on_release(self.payload.nbytes)
+        if self.on_release is not None:
+            self.on_release(self)
         self.on_release, self.payload, self.recent = None, Spent(), None
 
     @property
@@ -307,6 +344,13 @@ class Entry:
         self.recent = weakref.ref(tensor)
         return tensor
 
+    def values_anew(self) -> Tensor:
+        """Made again from what is held, and from nothing that has been made before."""
+        self.recent = self.signs = None
+        for source in getattr(self.payload, "sources", ()):
+            source.values_anew()
+        return self.values()
+
     def some_values(self) -> Tensor:
         """A few, as they were."""
         return values_at_places(self.values()) if self.probe is None else self.probe
@@ -327,6 +371,13 @@ class Entry:
     def check_version(self) -> None:
         """Raise what autograd would: its own check does not see through hooks."""
         self.watch.check()
+
+
+def kept_entry(tensor: Tensor) -> Entry:
+    """Of a tensor that nothing is known of: the tensor itself."""
+    entry = Entry(tensor, Site(("", "save", 0, 0), 0), is_plain=False)
+    entry.keep_as_it_is(owned=False, reason=ODD)
+    return entry
 
 
 _WITH_VALUES = frozenset({"keep", "encode", "offload", "derive", "share", "bits"})

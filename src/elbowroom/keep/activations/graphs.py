@@ -29,6 +29,7 @@ from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.passes import SMALL_BYTES
 from elbowroom.keep.activations.payloads import dense_form
 from elbowroom.keep.activations.reads import must_be_exact, readers_of, reads_sides, source_of
+from elbowroom.keep.activations.reasons import ODD
 from elbowroom.keep.activations.sites import Site
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.untouched import is_plain
@@ -203,7 +204,7 @@ def _pack(x: Tensor, *, is_exact: bool) -> Any:
     if state is None:
         # An operation between two graphs, which nobody watches: kept, and checked for changes.
         entry = Entry(x, _no_site(), is_plain=is_plain(x))
-        entry.keep_as_it_is(owned=False)
+        entry.keep_as_it_is(owned=False, reason=ODD)
         return entry
     node, backward = state["_node"], state["_bw_graph"]
     _place(state["_fw_graph"], backward)

@@ -65,16 +65,20 @@ def sources_of(entry: Entry, records: dict[int, Record]) -> list[tuple[Entry, fl
         return sources_of(entry.payload.source, records)
     if not isinstance(entry.payload, Derived):
         return [(entry, 1.0)] if entry.bound > 0 else []
-    found: list[tuple[Entry, float]] = []
-    for near, factor in _path_factors(entry.payload, records):
-        found += [(source, factor * before) for source, before in sources_of(near, records)]
-    return found
+    if entry.grown is None:
+        # Once: many tensors may follow from this one, and from each other.
+        found: dict[Entry, float] = {}
+        for near, factor in _path_factors(entry.payload, records):
+            for source, before in sources_of(near, records):
+                found[source] = found.get(source, 0.0) + factor * before
+        entry.grown = list(found.items())
+    return entry.grown
 
 
 def note_error(entry: Entry, records: dict[int, Record]) -> list[tuple[Entry, float]]:
     """Its sources, after the size of its errors has been noted."""
     found = sources_of(entry, records)
-    if isinstance(entry.payload, Derived | Aliased):
+    if entry.error is None and isinstance(entry.payload, Derived | Aliased):
         entry.error = sum(factor * error_size(source) ** 2 for source, factor in found) ** 0.5
     return found
 

@@ -1,7 +1,13 @@
 """The ledger: who saved what, how, how many bytes, at what error and time."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+
+VERSION = 2
+"""Of the JSON: the first had neither versions nor reasons."""
+
+MOST_REASONS = 4
+"""In the line that people read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +35,9 @@ class Row:
     decode_s: float
     """So far: all of it when backward is over."""
 
+    reason: str = ""
+    """Why it is kept as it is, where it is."""
+
     @property
     def layer(self) -> str:
         """The module that saved it."""
@@ -49,16 +58,25 @@ class Reading:
     measured: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reason:
+    """Why some tensors of a pass are kept as they are, and their bytes."""
+
+    reason: str
+    kept_bytes: int
+    tensors: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
     """Totals of the last pass, its rows, and what the meter has read so far."""
 
     step: int = 0
     saved_bytes: int = 0
-    """What plain autograd would hold."""
+    """What plain autograd would hold: every storage once, without what the user holds anyway."""
 
     kept_bytes: int = 0
-    """What is held instead."""
+    """What is held instead. With several backwards inside of one pass both are sums over them."""
 
     peak_bytes: int = 0
     """Most that was held at once, tensors made again for backward included."""
@@ -82,9 +100,23 @@ class Ledger:
         """How many times smaller the kept tensors are."""
         return self.saved_bytes / self.kept_bytes if self.kept_bytes else 1.0
 
+    @property
+    def kept_because(self) -> tuple[Reason, ...]:
+        """Why tensors are kept as they are, the most bytes first."""
+        found: dict[str, Reason] = {}
+        for row in self.rows:
+            if row.reason and row.kept_bytes:
+                known = found.get(row.reason, Reason(reason=row.reason, kept_bytes=0, tensors=0))
+                found[row.reason] = replace(
+                    known, kept_bytes=known.kept_bytes + row.kept_bytes, tensors=known.tensors + 1
+                )
+        return tuple(sorted(found.values(), key=lambda reason: -reason.kept_bytes))
+
     def to_json(self) -> str:
         """All of it, as one JSON object."""
-        return json.dumps({**asdict(self), "ratio": self.ratio})
+        because = [asdict(reason) for reason in self.kept_because]
+        found = {"version": VERSION, **asdict(self), "ratio": self.ratio, "kept_because": because}
+        return json.dumps(found)
 
     def __str__(self) -> str:
         if self.step == 0:
@@ -101,6 +133,8 @@ class Ledger:
                 "" if self.overhead is None else f" (asked: at most {100 * self.overhead:.0f} %)"
             )
             lines.append(f"time: {100 * self.slowdown:.0f} % more than plain{asked}")
+        if self.kept_because:
+            lines.append(_say_reasons(self.kept_because))
         groups: dict[tuple[str, str, str], list[Row]] = {}
         for row in self.rows:
             key = (" + ".join(sorted(row.readers)), row.error_class, row.method)
@@ -138,6 +172,15 @@ class Ledger:
             )
         lines.extend(self.events[-3:])
         return "\n".join(lines)
+
+
+def _say_reasons(reasons: tuple[Reason, ...]) -> str:
+    shown = [f"{say_bytes(each.kept_bytes)} {each.reason}" for each in reasons[:MOST_REASONS]]
+    rest = sum(each.kept_bytes for each in reasons[MOST_REASONS:])
+    if rest:
+        shown.append(f"{say_bytes(rest)} for other reasons")
+    total = sum(each.kept_bytes for each in reasons)
+    return f"{say_bytes(total)} kept as they are: {', '.join(shown)}"
 
 
 def layer_of(name: str) -> str:

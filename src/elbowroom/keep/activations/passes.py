@@ -19,7 +19,7 @@ from torch import Tensor
 from elbowroom.codec.opaque import opaque
 from elbowroom.keep.activations.aliases import Aliases
 from elbowroom.keep.activations.balance import ATTENTION, Attentions, balanced, describe
-from elbowroom.keep.activations.bands import Banded, limits_of, pack_bands
+from elbowroom.keep.activations.bands import Banded, limits_of
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.clock import now_s
 from elbowroom.keep.activations.derive import derive, note_values
@@ -31,7 +31,9 @@ from elbowroom.keep.activations.entries import (
     Records,
     Use,
     identity_of,
+    kept_entry,
 )
+from elbowroom.keep.activations.faults import Faults, is_ours
 from elbowroom.keep.activations.laps import Lap
 from elbowroom.keep.activations.masks import pack_sign, pack_two_valued
 from elbowroom.keep.activations.memory import Memory
@@ -47,29 +49,39 @@ from elbowroom.keep.activations.needs import (
     slots_of,
 )
 from elbowroom.keep.activations.pace import Pace
+from elbowroom.keep.activations.partials import part_of
 from elbowroom.keep.activations.payloads import (
     Coded,
-    Nothing,
     Payload,
     Raw,
+    Spent,
     dense_form,
-    offload,
 )
 from elbowroom.keep.activations.policy import Policy, husk
+from elbowroom.keep.activations.proofs import is_proven
 from elbowroom.keep.activations.readers import Readers
+from elbowroom.keep.activations.reasons import (
+    CHANGED,
+    FAULT,
+    ODD,
+    ROOM,
+    SLOW,
+    YOURS,
+    reason_of,
+    say_small,
+)
 from elbowroom.keep.activations.repeats import before_repeats, pack_once
 from elbowroom.keep.activations.rerun import RERUN, rerun
 from elbowroom.keep.activations.returns import Returns
 from elbowroom.keep.activations.sites import Calls, Form, Sites
 from elbowroom.keep.activations.tally import Tally
 from elbowroom.keep.activations.untouched import Untouched, is_plain
-from elbowroom.keep.activations.windows import pack_windows, windows_of
+from elbowroom.keep.activations.windows import windows_of
 
 SMALL_BYTES = 16384
 
-# Operations that save something and return before a tensor of which only signs are wanted is let
-# go: often one of them saves it for its values. Where memory is short only the next one is waited
-# for: a tensor that comes back later is packed twice.
+# Operations to wait for before a tensor of which only signs are wanted is let go: often one of
+# them saves it for its values. Where memory is short only the next one, or it is packed twice.
 _PATIENCE, _LITTLE_PATIENCE = 2, 1
 
 # Of an operation in place on a part of a tensor, which has what was saved in a node of its own.
@@ -95,9 +107,11 @@ class Pass:
         small_bytes: int = SMALL_BYTES,
         budget: Budget | None = None,
         memory: Memory | None = None,
+        faults: Faults | None = None,
         pace: Pace | None = None,
         lap: Lap | None = None,
     ) -> None:
+        self.faults = faults or Faults()
         self.calls = Calls(sites)
         self.records = Records()
         self.pending: list[Entry] = []
@@ -115,7 +129,7 @@ class Pass:
         self._local = threading.local()
         self._lock = threading.RLock()
         self._readers, self._settled = Readers(), 0
-        self._returns = Returns(is_exact=policy.is_exact)
+        self._returns = Returns(self.faults, is_exact=policy.is_exact)
         self._attentions = Attentions()
 
     @property
@@ -132,7 +146,8 @@ class Pass:
         self._settle_late(0)
         self._table.clear()
         self._aliases.clear()
-        self.tally.close()
+        with self.faults.around("the ledger misses a pass, since adding it up"):
+            self.tally.close()
         self.lap.spent_s += now_s() - start
         self.lap.end_forward(self.tally.saved_bytes, self.tally.kept_bytes)
 
@@ -143,15 +158,19 @@ class Pass:
         """Autograd's hook for a tensor that an operation saves."""
         start = now_s()
         with torch._C.DisableTorchFunction():
-            entry = self._pack(tensor)
-        self.lap.calls += 1
-        self.lap.spent_s += now_s() - start
-        return entry
+            try:
+                return self._pack(tensor)
+            except Exception as error:
+                self.faults.note("a saved tensor was kept as it is, since taking it", error)
+            finally:
+                self.lap.calls += 1
+                self.lap.spent_s += now_s() - start
+            return kept_entry(tensor)
 
     def _pack(self, tensor: Tensor) -> Entry:
         if not is_plain(tensor):
             entry = Entry(tensor, self.calls.site(), is_plain=False)
-            entry.keep_as_it_is(owned=False)
+            entry.keep_as_it_is(owned=False, reason=ODD)
             return entry
         identity = identity_of(tensor)
         known = self._table.get(identity)
@@ -159,36 +178,49 @@ class Pass:
             if known.payload is not None and (known.payload.method in _PARTIAL or known.is_near):
                 # Saved again, perhaps for its values this time, or to the last bit.
                 known.raw, known.producer = tensor.detach(), tensor.grad_fn
+            self.tally.again(known)
             self.pending.append(known)
             return known
         entry = Entry(tensor, self.calls.site())
         self._table[identity] = entry
         self.records.note_entry(entry, tensor.output_nr)
-        if self.untouched.holds(tensor, identity[0]):
-            entry.keep_as_it_is(owned=False)
-        elif entry.nbytes_plain < self._small_bytes:
-            entry.keep_as_it_is(owned=True)
         self.tally.add(entry)
+        reason = self.untouched.reason_for(tensor, identity[0])
+        is_small = entry.nbytes_plain < self._small_bytes
+        if reason is not None or is_small:
+            entry.leave_alone(reason or say_small(self._small_bytes), owned=reason is None)
         self.pending.append(entry)
         return entry
 
     def settle(self, outputs: Iterable[Any], eps: float | None = None) -> None:
         """The operation has returned: find out who saved what, and act on it."""
         pending, self.pending = self.pending, []
+        try:
+            self._settle(pending, outputs, eps)
+        except Exception as error:
+            for entry in pending:
+                self._keep(entry)
+            self.faults.note(
+                "saved tensors were kept as they are, since asking who reads them", error
+            )
+
+    def _settle(self, pending: list[Entry], outputs: Iterable[Any], eps: float | None) -> None:
         known = [(entry, len(entry.uses)) for entry in pending]
         reader = _HIDDEN if _ON_PART in self._note_nodes(outputs, eps) else UNKNOWN
         for entry, count in known:
             entry.note_unknown(count, reader)
         self._settled += 1
         for entry in pending:
+            if self.untouched.is_callers(entry, self.tally.storages):
+                entry.leave_alone(YOURS, owned=False)
             if entry.raw is None:
+                self.tally.settle(entry)
                 continue
             if entry.is_near and self._will_do(entry):
-                # Encoded or derived already.
                 note_values(entry, entry.raw)
                 entry.raw = entry.producer = None
             elif entry.needs & {Need.VALUES, Need.EXACT, Need.WINDOW}:
-                self._act(entry, entry.raw)
+                self._try_to_act(entry, entry.raw)
             else:
                 self._late.append((self._settled, entry))
         self._settle_late(_LITTLE_PATIENCE if self.goes_in_pieces else _PATIENCE)
@@ -205,7 +237,22 @@ class Pass:
         while self._late and self._late[0][0] + patience <= self._settled:
             entry = self._late.popleft()[1]
             if entry.raw is not None:
-                self._act(entry, entry.raw)
+                self._try_to_act(entry, entry.raw)
+
+    def _try_to_act(self, entry: Entry, tensor: Tensor) -> None:
+        try:
+            self._act(entry, tensor)
+        except Exception as error:
+            self._keep(entry)
+            self.faults.note("a saved tensor was kept as it is, since encoding it", error)
+
+    def _keep(self, entry: Entry) -> None:
+        """Hold the tensor itself, whatever has been begun with it."""
+        if entry.raw is None:
+            return
+        self.tally.unsettle(entry)
+        entry.bound = 0.0
+        entry.keep_as_it_is(owned=True, reason=FAULT)
 
     def pass_over(self, outputs: Iterable[Any]) -> None:
         """Somebody else's hooks hold what this operation saved: its nodes are left alone."""
@@ -271,22 +318,28 @@ class Pass:
     def _act(self, entry: Entry, tensor: Tensor) -> None:
         if tensor._version != entry.version:
             # Changed in place since it was saved: backward will say so, whatever is held.
-            entry.keep_as_it_is(owned=True)
+            self.tally.unsettle(entry)
+            entry.keep_as_it_is(owned=True, reason=CHANGED)
+            self.tally.settle(entry)
             return
-        if entry.on_release is not None and entry.payload is not None:
+        if entry.is_counted:
             # It has had another form before.
-            entry.on_release(entry.payload.nbytes)
-            entry.on_release, entry.bound = None, 0.0
+            self.tally.unsettle(entry)
+            entry.bound = 0.0
         start = now_s()
         with torch.no_grad():
             form = self._form_of(entry)
             entry.payload = self._choose(entry, tensor, form)
-            if form is Form.OFFLOAD:
-                entry.payload = self._offload(entry, tensor)
+            if form is Form.OFFLOAD and self._budget is not None:
+                entry.payload = self._budget.offload(entry, tensor)
         if isinstance(entry.payload, Coded | Banded) and entry.bound == 0:
             entry.site.like = husk(entry.payload.blob)
         if entry.payload is None:
-            entry.keep_as_it_is(owned=True)
+            planned = None
+            if form in (Form.KEEP, Form.PLAIN):
+                planned = SLOW if self._budget is None else ROOM
+            reason = reason_of(entry, self._policy, planned)
+            entry.keep_as_it_is(owned=True, reason=reason)
         else:
             note_values(entry, tensor)
         entry.raw = entry.producer = None
@@ -303,16 +356,10 @@ class Pass:
             return self._pace.form_of(self.lap, entry.site, entry.nbytes_plain)
         return Form.ENCODE
 
-    def _offload(self, entry: Entry, tensor: Tensor) -> Payload | None:
-        found = entry.payload
-        if self._budget is None or not (found is None or isinstance(found, Coded)):
-            return found
-        if isinstance(found, Coded):
-            entry.site.coded_bytes, entry.site.plain_bytes = found.nbytes, entry.nbytes_plain
-        return offload(self._budget.shelf, tensor, found) or found
-
     def _choose(self, entry: Entry, tensor: Tensor, form: Form) -> Payload | None:
         needs = entry.needs
+        if UNKNOWN in entry.uses and not torch.ops.aten.is_non_overlapping_and_dense(tensor):
+            return None  # Decoded it has no gaps, and nobody knows who asks for strides.
         has_errors = tensor.is_floating_point() or tensor.is_complex()
         exact = self._policy.is_exact
         is_kept = (Need.EXACT in needs and has_errors) or {Need.BANDS, Need.VALUES} <= needs
@@ -320,7 +367,7 @@ class Pass:
             return None
         if not needs & {Need.VALUES, Need.EXACT}:
             is_plain = form is Form.PLAIN and needs != {Need.NOTHING}
-            return None if is_plain else self._partial(entry, tensor, needs)
+            return None if is_plain else part_of(entry, tensor)
         if form is Form.PLAIN:
             return None if entry.has_step else self._aliases.find(entry, tensor)
         again = None if form is Form.KEEP else rerun(entry, self.records)
@@ -331,7 +378,7 @@ class Pass:
             # What a mask leaves out needs memory beside its source while backward is there.
             masked = not (self._policy.is_local or self.goes_in_pieces)
             derived = derive(tensor, producer, self.records, exact=exact, masked=masked)
-            if derived is not None and self._policy.may_follow(entry, derived.sources):
+            if derived is not None and is_proven(entry, tensor, derived, self._policy, self.faults):
                 derived.link(entry.uses)
                 return derived
             alias = self._aliases.find(entry, tensor)
@@ -352,20 +399,6 @@ class Pass:
             return balanced(coded, entry, self.records)
         return replace(coded, sides=pack_sign(dense_form(tensor)[0]))
 
-    def _partial(self, entry: Entry, tensor: Tensor, needs: set[Need]) -> Payload | None:
-        if needs == {Need.NOTHING}:
-            return Nothing(entry.shape, tensor.stride(), entry.dtype, entry.device)
-        if Need.WINDOW in needs:
-            windows = entry.windows
-            return None if windows is None else pack_windows(tensor, windows)
-        if Need.BANDS in needs:
-            # One set of limits serves one reader.
-            readers = sum(need_of(use.kind, use.slot) is not Need.NOTHING for use in entry.uses)
-            if entry.bands is None or readers > 1:
-                return None
-            return pack_bands(tensor, entry.bands, entry.site.like)
-        return pack_sign(tensor) if tensor.is_floating_point() else None
-
     # On the way out.
 
     @opaque
@@ -377,6 +410,18 @@ class Pass:
             return torch.empty(0)
         start = now_s()
         entry.check_version()
+        try:
+            return self._unpack(entry, start)
+        except Exception as error:
+            if not is_ours(error) or isinstance(entry.payload, Spent):
+                raise
+            failed = error.with_traceback(None)
+        with self._lock:
+            found = entry.values_anew()
+        self.faults.note("a saved tensor was made again plainly, since handing it back", failed)
+        return found
+
+    def _unpack(self, entry: Entry, start: float) -> Tensor:
         self.tally.read(entry)
         node: Any = torch._C._current_autograd_node()
         kind = "" if node is None else kind_of(node)

@@ -4,10 +4,13 @@ Of a node it is known what it does with a tensor; of a tensor, who else will rea
 for one reader alone is lent to it as memory for its result.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry
+from elbowroom.keep.activations.faults import Faults
 from elbowroom.keep.activations.masks import Bits, pack_sign
 from elbowroom.keep.activations.needs import Need, need_of
 from elbowroom.keep.activations.payloads import Coded, Offloaded, Payload
@@ -21,8 +24,8 @@ _MADE_AGAIN = (Bits, Coded, Derived, Offloaded)  # nobody else's
 class Returns:
     """The way back of one pass; asked by one thread at a time."""
 
-    def __init__(self, *, is_exact: bool) -> None:
-        self._is_exact = is_exact
+    def __init__(self, faults: Faults, *, is_exact: bool) -> None:
+        self._faults, self._is_exact = faults, is_exact
         self._is_alone = self._in_pieces = False
         self._warm: list[tuple[Entry, Tensor]] = []
 
@@ -40,15 +43,15 @@ class Returns:
         wants_signs = need_of(kind, "result") is Need.SIGN
         if wants_signs and entry.signs is not None:
             entry.reads += 1
-            tensor, entry.signs = entry.signs.restore(), None
-            return self._lend(tensor, kind)
+            signs, entry.signs = entry.signs, None
+            return self._lend(signs.restore(), kind, signs.restore)
         if isinstance(payload, Derived):
             if wants_signs and payload.signs is not None:
-                return self._lend(payload.signs.restore(), kind)
+                return self._lend(payload.signs.restore(), kind, payload.signs.restore)
             source = payload.derivation.source
             self._keep_warm(source, source.values())
         if isinstance(payload, Windowed):
-            return payload.defer() if is_alone and in_pieces else payload.restore()
+            return payload.defer(self._faults) if is_alone and in_pieces else payload.restore()
         is_there = payload is not None and payload.method == "keep"
         # Their indices they do read.
         asks = kind in ASK_FOR_SHAPES and is_alone and entry.dtype.is_floating_point
@@ -63,34 +66,38 @@ class Returns:
             # themselves may have crossed zero. Of a view others have the values.
             is_last = entry.bound > 0 and entry.reads >= len(entry.uses) and self._is_free(tensor)
             entry.recent = None if is_last else entry.recent
-            return self._lend(tensor.abs_() if is_last else tensor.abs(), kind)
+            mask = tensor.abs_() if is_last else tensor.abs()
+            return self._lend(mask, kind, lambda: entry.values_anew().abs())
         if not isinstance(payload, _MADE_AGAIN) or not self._suits(tensor, kind):
-            return self._show(tensor, kind)
+            return self._show(tensor, kind, entry)
         if isinstance(payload, Derived) and not payload.has_made(tensor):
-            return self._show(tensor, kind)
+            return self._show(tensor, kind, entry)
         if self._is_worth_holding(payload) and entry.reads < len(entry.uses):
             return tensor
         if isinstance(payload, Coded | Offloaded) and entry.reads < len(entry.uses):
             left = len(entry.uses) - entry.reads
             if left > sum(need_of(use.kind, use.slot) is Need.SIGN for use in entry.uses):
-                return self._show(tensor, kind)
+                return self._show(tensor, kind, entry)
             # The function that made it comes last, and wants a bit of each value.
             entry.signs = pack_sign(tensor, of_size=True)
             self._warm = [held for held in self._warm if held[0] is not entry]
         entry.recent = None
-        return Scratch.over(tensor)
+        return Scratch.over(tensor, entry.values_anew, self._faults)
 
     def _is_worth_holding(self, payload: Payload | None) -> bool:
         """Normalising again takes longer than decoding, and exact rooms are not short of memory."""
         return isinstance(payload, Derived) and self._is_exact
 
-    def _lend(self, tensor: Tensor, kind: str) -> Tensor:
-        return Scratch.over(tensor) if self._suits(tensor, kind) else tensor
+    def _lend(self, tensor: Tensor, kind: str, again: Callable[[], Tensor]) -> Tensor:
+        return Scratch.over(tensor, again, self._faults) if self._suits(tensor, kind) else tensor
 
-    def _show(self, tensor: Tensor, kind: str) -> Tensor:
+    def _show(self, tensor: Tensor, kind: str, entry: Entry) -> Tensor:
         """For reading only, in pieces where that helps."""
-        is_cut = self._is_alone and self._in_pieces and kind == "Convolution"
-        return Shown.over(tensor) if is_cut and suits(kind, tensor, in_pieces=True) else tensor
+        if not (self._is_alone and self._in_pieces and kind == "Convolution"):
+            return tensor
+        if not suits(kind, tensor, in_pieces=True):
+            return tensor
+        return Shown.over(tensor, entry.values_anew, self._faults)
 
     def _suits(self, tensor: Tensor, kind: str) -> bool:
         return self._is_free(tensor) and suits(kind, tensor, in_pieces=self._in_pieces)

@@ -17,6 +17,7 @@ from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.checks import check, check_optimizer
 from elbowroom.keep.activations.compiled import Regions, attend, tell
 from elbowroom.keep.activations.correction import Correction
+from elbowroom.keep.activations.faults import Faults
 from elbowroom.keep.activations.gauge import left_bytes
 from elbowroom.keep.activations.hooks import is_recomputed
 from elbowroom.keep.activations.ledger import Ledger
@@ -113,6 +114,7 @@ class Activations:
         self._step = 0
         self._tally = self._retried = Tally()
         self._events: list[str] = []
+        self._faults = Faults()
         self._gradients = Gradients(self._observe)
         self._correction = Correction(
             self.tolerance, self._tell, is_tight=self._rule is Rule.VARIANCE
@@ -142,8 +144,8 @@ class Activations:
     @property
     def ledger(self) -> Ledger:
         """Of the last pass."""
-        readings = self._correction.readings
-        return self._tally.to_ledger(self._step, readings, self._events, self._pace)
+        readings, events = self._correction.readings, [*self._events, *self._faults.events]
+        return self._tally.to_ledger(self._step, readings, events, self._pace)
 
     @property
     def last_pass(self) -> Tally:
@@ -158,12 +160,18 @@ class Activations:
     @opaque
     def __enter__(self) -> "Activations":
         frames = self._frames()
-        frames.append(ExitStack() if frames or is_recomputed() else self._open())
+        stack = ExitStack()
+        if not (frames or is_recomputed()):
+            with self._faults.around("a pass was left alone, since beginning it"):
+                stack = self._open()
+        frames.append(stack)
         return self
 
     @opaque
     def __exit__(self, *ending: Any) -> None:
-        self._frames().pop().__exit__(*ending)
+        stack = self._frames().pop()
+        with self._faults.around("a pass has no end in the ledger, since ending it"):
+            stack.__exit__(*ending)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """As a decorator: every call of the function is a pass."""
@@ -267,7 +275,9 @@ class Activations:
             if not self._policy.is_exact:
                 self._gradients.watch(self.model)
                 if is_watched:
-                    observer = Observer(self._decide, working_parameters(self.model))
+                    what = "bounds are what they were, since deciding on them"
+                    decided = self._faults.guarded(what, self._decide)
+                    observer = Observer(decided, working_parameters(self.model))
                 self._arm_meter(is_watched=is_watched)
         return self._start(observer)
 
@@ -299,10 +309,10 @@ class Activations:
         return part < 1 or nbytes <= left_bytes(self.model)
 
     def _retry(self, part: float) -> ExitStack:
-        # What is encoded of a whole batch is encoded of a part of it too.
-        return self._start(None, int(SMALL_BYTES * part))
+        """For the meter: what is encoded of a whole batch is encoded of a part of it too."""
+        return self._start(None, part)
 
-    def _start(self, observer: Observer | None, small_bytes: int = SMALL_BYTES) -> ExitStack:
+    def _start(self, observer: Observer | None, part: float = 1.0) -> ExitStack:
         self._policy.step, self._policy.is_sampling = self._step, observer is not None
         lap, budget = self._pace.start(is_trial=self._measuring), self._budget
         timeline = None if budget is None or self._measuring else budget.timeline
@@ -315,9 +325,10 @@ class Activations:
             Untouched(self.model),
             None if observer is None else observer.listen,
             tally,
-            small_bytes,
+            int(SMALL_BYTES * part),
             budget,
             self._memory,
+            self._faults,
             self._pace,
             lap,
         )
@@ -326,9 +337,15 @@ class Activations:
         else:
             self._tally = now.tally
             self._local.untouched = now.untouched
+        with ExitStack() as stack:
+            self._watch(stack, now)
+            lap.begin_forward()
+            return stack.pop_all()
+
+    def _watch(self, stack: ExitStack, now: Pass) -> None:
+        """Have torch tell the pass what runs, until the stack is closed."""
         modules = Modules(self.model, self._names, now)
         self._seconds = self._seconds | modules.seconds if self._measuring else modules.seconds
-        stack = ExitStack()
         if self._budget is not None:
             stack.enter_context(recomputed(self._budget.modules))
         stack.callback(now.finish)
@@ -342,15 +359,15 @@ class Activations:
         self._local.regions = weakref.ref(regions)
         stack.enter_context(regions.patched(self.model))
         stack.callback(regions.close)
-        lap.begin_forward()
-        return stack
 
     def _disarm(self) -> None:
         if self._meter is not None:
             self._meter.disarm()
 
     def _observe(self, parameter: nn.Parameter, gradient: Tensor) -> None:
-        if not self._measuring and not self._pace.is_aside:
+        if self._measuring or self._pace.is_aside:
+            return
+        with self._faults.around("a gradient was not noted, since reading it"):
             with self._pace.gradient_read():
                 self._noise.observe(parameter, gradient, self._step)
                 self._rehearsal.observe(parameter, gradient)

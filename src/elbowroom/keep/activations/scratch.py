@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from elbowroom.keep.activations import convolutions
+from elbowroom.keep.activations.faults import Faults
 from elbowroom.keep.activations.stand_ins import StandIn, Way
 
 _aten = torch.ops.aten
@@ -42,10 +43,11 @@ class _Known(StandIn):
     plain: Tensor
 
     @classmethod
-    def over(cls, tensor: Tensor) -> Self:
+    def over(cls, tensor: Tensor, again: Callable[[], Tensor], faults: Faults) -> Self:
         """The same memory."""
         found = torch.Tensor._make_subclass(cls, tensor)
         found.plain, found.make = tensor, lambda: tensor
+        found.again, found.faults = again, faults
         return found
 
 
@@ -78,6 +80,10 @@ def _into(out: Any, name: str) -> _InPlace:
     def way(place: Tensor, args: Any, kwargs: Any) -> Tensor | None:
         tensors = [a for a in args if isinstance(a, Tensor)]
         if any(a.shape != place.shape or a.dtype != place.dtype for a in tensors):
+            return None
+        # In another layout the result would lie elsewhere than plainly, and sums of it have
+        # another order. Of a value that is expanded there is no layout.
+        if any(a.stride() != place.stride() and any(a.stride()) for a in tensors):
             return None
         return out(*args, **kwargs, **{name: place})
 
@@ -132,7 +138,7 @@ _WAYS: dict[Any, _InPlace] = {
 
 def _detach(given: Any, args: Any, kwargs: Any) -> Tensor:
     """Autograd takes what a hook gives it by detaching it."""
-    return type(given).over(given.plain.detach())
+    return type(given).over(given.plain.detach(), given.again, given.faults)
 
 
 Scratch.ways = {

@@ -261,8 +261,11 @@ def _cross_entropy(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     # Those to ignore have no gradient, wherever one looks.
     index = target.clamp(0, found.shape[1] - 1).unsqueeze(1)
     square = energy(found) - energy(found.gather(1, index))
-    spread = entry.bound / math.tanh(entry.bound)
-    effect.put(p, 0, square * (spread - 1) / spread / (entry.bound**2 / 3))
+    # Those that derive from others have errors without a bound of their own.
+    bound = 3**0.5 * error_size(entry)
+    if bound > 0:
+        spread = bound / math.tanh(bound)
+        effect.put(p, 0, square * (spread - 1) / spread / (bound**2 / 3))
 
 
 def _attention(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -82,6 +83,9 @@ class Site:
 
     sample: Tensor | None = None
     """Some values of the last refresh."""
+
+    proven: dict[Any, bool] = field(default_factory=dict[Any, bool])
+    """By form: whether what its tensor was said to follow from has really made it."""
 
     def densely(self) -> tuple[float, float] | None:
         """A bound, and the bits that the last tensor takes there in the small codec."""

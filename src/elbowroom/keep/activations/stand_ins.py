@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from elbowroom.keep.activations.faults import Faults
+
 Way = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -17,6 +19,11 @@ class StandIn(Tensor):
 
     make: Callable[[], Tensor]
     """What it stands for."""
+
+    again: Callable[[], Tensor]
+    """The same anew, where a way has failed that may have written over it."""
+
+    faults: Faults
 
     ways: ClassVar[Mapping[Any, Way]] = {}
     """By operation: given the stand-in and all arguments; None where it cannot help after all."""
@@ -32,18 +39,33 @@ class StandIn(Tensor):
         kwargs = kwargs or {}
         given = [a for a in args if isinstance(a, StandIn)]
         way = given[0].ways.get(function) if len(given) == 1 else None
-        if way is not None:
+        if way is None:
+            return function(*_whole(args, _make), **_whole(kwargs, _make))
+
+        def by_the_way() -> Any:
             found = way(given[0], args, kwargs)
-            if found is not None:
-                return found
-        return function(*_whole(args), **_whole(kwargs))
+            return plainly(_make) if found is None else found
+
+        def plainly(make: Callable[[StandIn], Tensor] = _make_again) -> Any:
+            return function(*_whole(args, make), **_whole(kwargs, make))
+
+        what = "an operation of backward was done plainly, since its own way"
+        return given[0].faults.attempt(what, by_the_way, plainly)
 
 
-def _whole(argument: Any) -> Any:
+def _make(given: StandIn) -> Tensor:
+    return given.make()
+
+
+def _make_again(given: StandIn) -> Tensor:
+    return given.again()
+
+
+def _whole(argument: Any, make: Callable[[StandIn], Tensor]) -> Any:
     if isinstance(argument, StandIn):
-        return argument.make()
+        return make(argument)
     if isinstance(argument, list | tuple):
-        return [_whole(each) for each in argument]
+        return [_whole(each, make) for each in argument]
     if isinstance(argument, dict):
-        return {name: _whole(each) for name, each in argument.items()}
+        return {name: _whole(each, make) for name, each in argument.items()}
     return argument

@@ -1,13 +1,18 @@
-"""Tensors that are left alone: parameters, buffers, the caller's own inputs and odd kinds."""
+"""Tensors that are left alone: parameters, buffers, the caller's own and odd kinds."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from elbowroom.keep.activations.needs import leaf_of
+from elbowroom.keep.activations.reasons import COPY, YOURS
+
+if TYPE_CHECKING:
+    from elbowroom.keep.activations.entries import Entry
+    from elbowroom.keep.activations.storages import Storages
 
 
 class Untouched:
@@ -16,6 +21,7 @@ class Untouched:
     def __init__(self, model: nn.Module) -> None:
         self.storages: set[int] = set()
         self._callers: list[StorageWeakRef] = []
+        self._made: set[int] = set()
         self._frozen_shapes: set[tuple[int, ...]] = set()
         for tensor in (*model.parameters(), *model.buffers()):
             if is_plain(tensor):
@@ -30,17 +36,42 @@ class Untouched:
         # While a weak reference is held, nothing else gets the address.
         self._callers.extend(StorageWeakRef(storage) for storage in storages)
 
-    def holds(self, tensor: Tensor, storage: int) -> bool:
-        """Whether the tensor is one of them, a view or autocast's copy of one."""
+    def note_made(self, tensors: Any, args: Any) -> None:
+        """A function has returned these: what has no graph is not the caller's own."""
+        for tensor in tensors if isinstance(tensors, tuple | list) else ():
+            if not isinstance(tensor, Tensor) or not is_plain(tensor):
+                continue
+            is_new = not tensor.requires_grad and not tensor._is_view()
+            if is_new and not any(tensor is arg for arg in args):
+                self._made.add(tensor.untyped_storage()._cdata)
+
+    def is_callers(self, entry: "Entry", storages: "Storages") -> bool:
+        """Whether a tensor was there before and others hold it: targets, noise, masks.
+
+        As far as one can see: what a function of this pass has made is none of them.
+        """
+        storage = entry.saved_in
+        if entry.raw is None or storage is None or entry.payload is not None:
+            return False
+        if entry.producer is not None or entry.storage is None or entry.storage.cdata in self._made:
+            return False
+        waiting = storage.entries - storage.raws
+        return storages.count_others(entry.storage.cdata) > waiting
+
+    def reason_for(self, tensor: Tensor, storage: int) -> str | None:
+        """Why the tensor stays as it is, where it is one of them, or autocast's copy of one."""
         if storage in self.storages:
-            return True
+            return YOURS
         if tensor.grad_fn is not None:
-            return leaf_of(tensor.grad_fn) is not None
+            leaf = leaf_of(tensor.grad_fn)
+            if leaf is None:
+                return None
+            return YOURS if leaf.untyped_storage()._cdata == storage else COPY
         if tensor.requires_grad:
-            return True
+            return YOURS
         # The copy that autocast makes of a frozen weight has nothing but its shape to tell.
         casting = torch.is_autocast_enabled(tensor.device.type)
-        return casting and tuple(tensor.shape) in self._frozen_shapes
+        return COPY if casting and tuple(tensor.shape) in self._frozen_shapes else None
 
 
 def is_plain(tensor: Tensor) -> bool:

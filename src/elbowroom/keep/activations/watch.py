@@ -23,6 +23,7 @@ from elbowroom.keep.activations.losses import SUBSTITUTES
 from elbowroom.keep.activations.operators.instance import instance_norm
 from elbowroom.keep.activations.passes import Pass
 from elbowroom.keep.activations.sites import Names
+from elbowroom.keep.activations.storages import plain_bytes_of
 from elbowroom.keep.activations.trees import tensors_in
 
 
@@ -47,12 +48,17 @@ class Functions(TorchFunctionMode):
                     now.records.note_read(arg)
         if not are_on_top(now.pack):
             out = func(*args, **(kwargs or {}))
-            now.pass_over(tensors_in(out))
+            with now.faults.around("results of another's hooks were not told apart, since looking"):
+                now.pass_over(tensors_in(out))
             return out
         now.calls.start(self._modules.current, getattr(func, "__name__", "function"))
-        substitute = _SUBSTITUTES.get(func)
         called = now_s()
-        out = None if substitute is None else substitute(*args, **(kwargs or {}))
+        out = None
+        if func in _SUBSTITUTES:
+            what = "a function was left to torch, since computing it our way"
+            out = now.faults.attempt(
+                what, lambda: self._instead(func, args, kwargs or {}), lambda: None
+            )
         if out is None:
             first = _next_number()
             with self._around(func):
@@ -62,17 +68,32 @@ class Functions(TorchFunctionMode):
                     now.records.note_made(out, first)
                 if len(args) == 2 and type(args[1]) in (int, float):
                     now.records.note_number(out, args[1], first)
+        now.untouched.note_made((out,) if isinstance(out, Tensor) else out, args)
         returned = now_s()
         if now.pending or (now.listener is not None and isinstance(out, Tensor)):
+            what = "saved tensors were kept as they are, since looking through results"
             # Without gradients nothing is saved, and asking some views for their node is an error.
-            now.settle(tensors_in(out) if is_recorded else (), _eps_of(args, kwargs))
+            found = now.faults.attempt(what, lambda: tensors_in(out), list[Tensor])
+            now.settle(found if is_recorded else (), _eps_of(args, kwargs))
         now.lap.calls += 1
         now.lap.spent_s += called - start + now_s() - returned
         return out
 
+    def _instead(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """By a function of our own, where there is one for this call."""
+        now = self._now
+        now.tally.is_aside = True
+        try:
+            out = _SUBSTITUTES[func](*args, **kwargs)
+        finally:
+            now.tally.is_aside = False
+        if out is not None:
+            now.tally.stand_for(now.pending, *plain_bytes_of(func, args, kwargs))
+        return out
+
     def _around(self, func: Any) -> AbstractContextManager[Any]:
         is_one = self._now.goes_in_pieces and is_convolution(func)
-        return InPieces() if is_one else nullcontext()
+        return InPieces(self._now.faults) if is_one else nullcontext()
 
 
 _SUBSTITUTES: dict[Any, Callable[..., Tensor | None]] = {
@@ -182,7 +203,8 @@ class Modules:
     @opaque
     def _enter_model(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if threading.get_ident() == self._thread and self._handles:
-            self._now.untouched.add(tensors_in((args, kwargs)))
+            with self._now.faults.around("inputs of the model were not told apart, since asking"):
+                self._now.untouched.add(tensors_in((args, kwargs)))
 
     @opaque
     def _enter(self, module: nn.Module, args: Any) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from elbowroom.codec.places import Windows
 from elbowroom.keep.activations.convolutions import PIECE_BYTES
+from elbowroom.keep.activations.faults import Faults
 from elbowroom.keep.activations.stand_ins import StandIn
 
 _aten = torch.ops.aten
@@ -54,11 +55,11 @@ class Windowed:
             return index
         return torch.empty_strided(self.shape, self.stride, dtype=torch.int64).copy_(index)
 
-    def defer(self) -> Tensor:
+    def defer(self, faults: Faults) -> Tensor:
         """To be made when an operation wants it; itself where that saves nothing."""
         if len(self.shape) < 4 or self.shape[0] < 2 or 8 * math.prod(self.shape) < LEAST_BYTES:
             return self.restore()
-        return Deferred.of(self)
+        return Deferred.of(self, faults)
 
     def part(self, first: int, end: int) -> Tensor:
         """The indices of some samples, row-major."""
@@ -73,11 +74,12 @@ class Deferred(StandIn):
     payload: Windowed
 
     @staticmethod
-    def of(payload: Windowed) -> "Deferred":
+    def of(payload: Windowed, faults: Faults) -> "Deferred":
         """In their shape, without their memory."""
         empty = torch.zeros(1, dtype=torch.int64).expand(payload.shape)
         found = torch.Tensor._make_subclass(Deferred, empty)
         found.payload, found.make = payload, payload.restore
+        found.again, found.faults = payload.restore, faults
         return found
 
 
@@ -98,7 +100,7 @@ def _backward(given: Deferred, args: Any, kwargs: Any) -> Tensor | None:
 
 
 Deferred.ways = {
-    _aten.detach.default: lambda given, args, kwargs: Deferred.of(given.payload),
+    _aten.detach.default: lambda given, args, kwargs: Deferred.of(given.payload, given.faults),
     _aten.max_pool2d_with_indices_backward.default: _backward,
 }
 
