@@ -204,11 +204,11 @@ class Bench:
     @contextmanager
     def _alone(self, site: Site) -> Iterator[None]:
         """Whatever else is saved stays as it is."""
-        policy = self.room._policy
+        policy: Any = self.room._policy
         pack = policy.pack
 
-        def pack_one(entry: Entry, tensor: Tensor) -> Any:
-            return pack(entry, tensor) if entry.site is site else None
+        def pack_one(entry: Entry, tensor: Tensor, *how: Any) -> Any:
+            return pack(entry, tensor, *how) if entry.site is site else None
 
         policy.pack = pack_one
         try:

@@ -1,7 +1,7 @@
 """What all tests share: a reproducible hypothesis profile, instruction sets, one thread."""
 
+import importlib
 import signal
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -47,9 +47,8 @@ def _all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
         ("elbowroom.keep.activations.anywhere", "Terms"),
         ("elbowroom.integrations.orders", "Orders"),
     ):
-        if module in sys.modules:
-            options = getattr(sys.modules[module], name).__init__.__kwdefaults__
-            monkeypatch.setitem(options, "overhead", None)
+        options = getattr(importlib.import_module(module), name).__init__.__kwdefaults__
+        monkeypatch.setitem(options, "overhead", None)
 
 
 # Modules whose tests start many processes or take many seconds: first, so that no worker is left

@@ -31,6 +31,10 @@ def run(
     tolerance: Annotated[
         float, typer.Option(help="Share of the gradient's variance that errors may add; 0: exact.")
     ] = 0.1,
+    exact: Annotated[
+        list[str] | None,
+        typer.Option(help="A module that is kept without errors; may be repeated."),
+    ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Budget of each process, such as 6GB.", show_default=False)
     ] = None,
@@ -61,6 +65,7 @@ def run(
         parse_bytes(memory)
     orders = Orders(
         tolerance=_checked_tolerance(tolerance),
+        exact=tuple(exact or ()),
         memory=memory,
         overhead=_checked_overhead(overhead),
         rule=rule,

@@ -161,6 +161,7 @@ class Companion:
         orders = self.orders
         terms = Terms(
             tolerance=orders.tolerance,
+            exact=tuple(orders.exact),
             memory=orders.memory,
             overhead=orders.overhead,
             rule=orders.rule,

@@ -65,7 +65,8 @@ class Family:
         """The run that this process belongs to."""
         try:
             known = json.loads(os.environ[VARIABLE])
-            orders = Orders(**known.pop("orders"))
+            given = known.pop("orders")
+            orders = Orders(**given | {"exact": tuple(given["exact"])})
             return cls(orders=orders, **known)
         except (KeyError, TypeError, ValueError):
             return None

@@ -9,6 +9,9 @@ class Orders:
     """The options of `elbowroom run`, for every process of the run."""
 
     tolerance: float = 0.1
+    exact: tuple[str, ...] = ()
+    """Names of modules, in whichever models have them."""
+
     memory: str | None = None
     overhead: float | None = 0.25
     rule: Literal["variance", "comet", "certified"] = "variance"

@@ -165,7 +165,7 @@ scratch.Shown.ways = dict(scratch.Shown.ways)
 scratch.Shown.ways[operation] = scratch._by_name(partial(count, is_over=False))
 scratch.Scratch.ways = dict(scratch.Scratch.ways)
 scratch.Scratch.ways[operation] = scratch._by_name(partial(count, is_over=True))
-room = er.Activations(network, tolerance=0.01, meter=0)
+room = er.Activations(network, tolerance=0.01, meter=0, overhead=None)
 room._memory.note_saved(1 << 30)
 with room:
     loss = network(x).square().mean()
@@ -203,12 +203,12 @@ def step(batch, room):
     loss.backward()
     network.zero_grad()
 
-room = er.Activations(network, meter=0)
+room = er.Activations(network, meter=0, overhead=None)
 step(1, room)
 trim_heap()
 gauge = Process()
 base = gauge.now()
-for number in range(4):
+for number in range(6):
     gauge.reset()
     step(32, room)
 print(gauge.peak() - base, room.ledger.saved_bytes)

@@ -63,7 +63,7 @@ def data_parallel(rank: int, tolerance: float) -> None:
     model, x, y = make("convolutional")
     wrapped = DistributedDataParallel(model)
     results: list[list[Tensor]] = []
-    for room in (None, er.Activations(wrapped, tolerance=tolerance, meter=2)):
+    for room in (None, er.Activations(wrapped, tolerance=tolerance, meter=2, overhead=None)):
         step(wrapped, rank, x, y, room, 4)
         results.append([p.grad.clone() for p in model.parameters()])
     compare(results[0], results[1], tolerance)
@@ -77,7 +77,7 @@ def fully_sharded(rank: int, tolerance: float) -> None:
         for block in model.blocks:
             fully_shard(block)
         fully_shard(model)
-        room = er.Activations(model, tolerance=tolerance) if compressed else None
+        room = er.Activations(model, tolerance=tolerance, overhead=None) if compressed else None
         step(model, rank, x, y, room, 3)
         results.append([p.grad.full_tensor().clone() for p in model.parameters()])
     compare(results[0], results[1], tolerance)
@@ -93,7 +93,7 @@ def bounds_of_shards(rank: int, tolerance: float) -> None:
             for block in model.blocks:
                 fully_shard(block)
             fully_shard(model)
-        room = er.Activations(model, tolerance=tolerance, meter=0)
+        room = er.Activations(model, tolerance=tolerance, meter=0, overhead=None)
         ratios: list[float] = []
         for seed in range(9):
             order = torch.randperm(16, generator=torch.Generator().manual_seed(2 * seed + rank))[:8]

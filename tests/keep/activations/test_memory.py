@@ -108,7 +108,9 @@ layers = [nn.Conv2d(3, 32, 3, padding=1)]
 for _ in range(8):
     layers += [nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1)]
 network = nn.Sequential(*layers)
-room = er.Activations(network, meter=0) if sys.argv[1] == "room" else torch.enable_grad()
+room = torch.enable_grad()
+if sys.argv[1] == "room":
+    room = er.Activations(network, meter=0, overhead=None)
 gauge = Process()
 
 def step(batch):

@@ -78,7 +78,7 @@ def test_an_error_above_the_tolerance_is_brought_down(monkeypatch: pytest.Monkey
     for x in torch.randn(60, 96, 64, generator=torch.Generator().manual_seed(3)):
         flat(model, x, room)
     readings = [reading.measured for reading in room.ledger.readings]
-    assert max(readings) > 0.04
+    assert max(readings) > 0.03
     assert readings[-1] < 0.03
     assert sum("times tighter" in event for event in room.ledger.events) == 1
 

@@ -37,7 +37,7 @@ trim_heap()
 gauge = Process()
 gauge.reset()
 base = gauge.now()
-room = er.Activations(network, meter=0) if sys.argv[1] == "room" else None
+room = er.Activations(network, meter=0, overhead=None) if sys.argv[1] == "room" else None
 peaks = []
 for number in range(12):
     step(32, room)

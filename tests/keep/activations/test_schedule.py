@@ -6,8 +6,8 @@ from elbowroom.keep.activations.schedule import Clock, is_due, is_metered, is_ra
 def test_looks_and_the_meter_take_turns() -> None:
     looks = [step for step in range(1, 900) if is_due(step, 100)]
     meters = [step for step in range(1, 900) if is_metered(step, 400)]
-    assert looks[:9] == [1, 2, 3, 4, 6, 8, 12, 16, 24]
-    assert meters[:8] == [5, 7, 9, 13, 17, 25, 33, 49]
+    assert looks[:8] == [2, 4, 8, 16, 32, 64, 100, 200]
+    assert meters[:6] == [5, 9, 17, 33, 65, 129]
     assert meters[-2:] == [401, 801]
     assert not set(looks) & set(meters)
 

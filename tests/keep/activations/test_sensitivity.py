@@ -245,9 +245,11 @@ class Truth:
 
     def ratio(self, sites: list[Site]) -> float:
         """Predicted over measured, with all else kept as it is."""
-        policy = self.room._policy
+        policy: Any = self.room._policy
         pack = policy.pack
-        policy.pack = lambda entry, tensor: pack(entry, tensor) if entry.site in sites else None
+        policy.pack = lambda entry, tensor, *how: (
+            pack(entry, tensor, *how) if entry.site in sites else None
+        )
         plain = self.gradient(nullcontext())
         total = 0.0
         with self.room._trial():

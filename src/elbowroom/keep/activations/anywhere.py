@@ -48,6 +48,7 @@ class Terms:
     """What every room gets; memory is the budget of the whole process."""
 
     tolerance: float = 0.1
+    exact: tuple[str, ...] = ()
     memory: str | int | None = None
     overhead: float | None = 0.25
     rule: Literal["variance", "comet", "certified"] = "variance"
@@ -109,7 +110,7 @@ class Account:
             self.gradient_error = max(self.gradient_error, tally.gradient_error)
             self.unpredicted += tally.is_rounded and not tally.gradient_error
         # Making a ledger takes its time; older ones are for passes that fail.
-        if not self.has_failed and (keep == 0 or is_due(self.passes, 64)):
+        if not self.has_failed and (keep == 0 or self.passes == 1 or is_due(self.passes, 64)):
             self.ledger = self.room.ledger
         if self.budget is not None:
             self.pass_peak_bytes = max(self.pass_peak_bytes, self.budget.peak_bytes)
@@ -310,6 +311,7 @@ class Anywhere:
             room = Activations(
                 weak,
                 tolerance=self._terms.tolerance,
+                exact=[n for n, _ in module.named_modules() if n in self._terms.exact],
                 overhead=self._terms.overhead if self._terms.memory is None else None,
                 rule=self._terms.rule,
             )

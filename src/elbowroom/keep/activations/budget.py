@@ -62,7 +62,7 @@ class Budget:
     def __init__(self, model: nn.Module, limit_bytes: int, report: Callable[[str], None]) -> None:
         self._gauge: Watch = watch_of(device_of(model), int((1 - MARGIN) * limit_bytes))
         self._modules = candidates(model)
-        self._limit = limit_bytes
+        self._limit = self.limit_bytes = limit_bytes
         self._report = report
         self._passes = 0
         self._largest = 0

@@ -12,19 +12,12 @@ from elbowroom.keep.activations.rules import Rule
 _log = logging.getLogger("elbowroom")
 
 
-def check(
-    model: Any, tolerance: Any, overhead: Any, rule: Any, refresh: Any, meter: Any, seed: Any
-) -> None:
-    """All but the optimizer: one sentence for the first that is wrong."""
+def check(model: Any, overhead: Any, rule: Any, refresh: Any, meter: Any, seed: Any) -> None:
+    """All but limits and the optimizer: one sentence for the first that is wrong."""
     if not isinstance(model, nn.Module):
         raise InvalidArgument(
             f"model must be a torch.nn.Module, got {type(model).__name__}: pass the module whose "
             "forward is to be compressed"
-        )
-    number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
-    if not number or not 0 <= tolerance <= 1:
-        raise InvalidArgument(
-            f"tolerance must be a share from 0 (exact) to 1, got {tolerance!r}: 0.1 is a good start"
         )
     _check_overhead(overhead)
     names = [known.value for known in Rule]

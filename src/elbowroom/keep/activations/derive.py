@@ -273,3 +273,27 @@ def note_values(entry: "Entry", tensor: Tensor) -> None:
     """A few, for what derives from the tensor to be compared with."""
     if entry.probe is None and tensor.numel() and any(use.kind in SOURCES for use in entry.uses):
         entry.probe = values_at_places(tensor)
+
+
+def is_bearable(derived: Derived, *, exact: bool, is_short: bool) -> bool:
+    """Whether making it again takes little beside it.
+
+    What follows from several large tensors needs all of them while its layer is at work, and where
+    these follow from others in their turn, as along the residual stream of a transformer, whole
+    chains of them. Without errors that is the only way to save anything; else encoding is better.
+    """
+    large = _large(derived)
+    if is_short:
+        return len(large) < 2
+    if exact or len(large) < 2:
+        return True
+    return all(len(_large(s.payload)) < 2 for s in large if isinstance(s.payload, Derived))
+
+
+def _large(derived: Derived) -> "list[Entry]":
+    size = derived.derivation.source.nbytes_plain
+    return [
+        s
+        for s in set(derived.sources)
+        if 4 * s.nbytes_plain >= size and not (s.payload is not None and s.payload.method == "bits")
+    ]

@@ -188,6 +188,7 @@ class Entry:
         "instead_bytes",
         "is_counted",
         "is_left_alone",
+        "is_open",
         "is_row_major",
         "nbytes_plain",
         "on_release",
@@ -242,6 +243,9 @@ class Entry:
         """What its form took, for those who plan the next pass."""
         self.decode_s = 0.0
         """Before it had a row."""
+
+        self.is_open = False
+        """Whether it is exact for want of a bound: looks tell what its errors would do."""
 
         self.error: float | None = None
         """Standard deviation of what it has from its sources, once that was asked for."""
@@ -312,6 +316,12 @@ class Entry:
         if getattr(getattr(self.payload, "derivation", None), "is_rounded", False):
             return True
         return self.bound > 0 or any(source.is_near for source in sources)
+
+    @property
+    def may_be_near(self) -> bool:
+        """Whether what is held has errors, or would have them with the bounds to come."""
+        sources = getattr(self.payload, "sources", ())
+        return self.is_open or self.is_near or any(source.may_be_near for source in sources)
 
     @property
     def is_as_made(self) -> bool:

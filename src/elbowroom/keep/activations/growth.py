@@ -64,7 +64,7 @@ def sources_of(entry: Entry, records: dict[int, Record]) -> list[tuple[Entry, fl
     if isinstance(entry.payload, Aliased):
         return sources_of(entry.payload.source, records)
     if not isinstance(entry.payload, Derived):
-        return [(entry, 1.0)] if entry.bound > 0 else []
+        return [(entry, 1.0)] if entry.bound > 0 or entry.is_open else []
     if entry.grown is None:
         # Once: many tensors may follow from this one, and from each other.
         found: dict[Entry, float] = {}
@@ -87,7 +87,7 @@ def _path_factors(derived: Derived, records: dict[int, Record]) -> list[tuple[En
     expression = derived.derivation.expression
     if expression is None:
         source = derived.derivation.source
-        return [(source, _path_factor(derived.derivation, derived, records))] * source.is_near
+        return [(source, _path_factor(derived.derivation, derived, records))] * source.may_be_near
     return _expression_factors(expression, records)
 
 
@@ -109,7 +109,7 @@ def _expression_factors(
         else:
             near = leaf.derivation.source
             factor = _path_factor(leaf.derivation, None, records)
-        if not near.is_near:
+        if not near.may_be_near:
             continue
         note_error(near, records)
         size = error_size(near) * factor**0.5

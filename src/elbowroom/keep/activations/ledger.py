@@ -112,6 +112,16 @@ class Ledger:
                 )
         return tuple(sorted(found.values(), key=lambda reason: -reason.kept_bytes))
 
+    def brief(self) -> str:
+        """One line: how far it is, what is held of how much, at which error."""
+        if self.step == 0:
+            return "no pass yet"
+        held = f"{say_bytes(self.saved_bytes)} saved as {say_bytes(self.kept_bytes)}"
+        error = "no error predicted"
+        if self.gradient_error:
+            error = f"gradient error {self.gradient_error:.2g} of its variance"
+        return f"step {self.step}, {held} ({self.ratio:.1f}x), {error}"
+
     def to_json(self) -> str:
         """All of it, as one JSON object."""
         because = [asdict(reason) for reason in self.kept_because]

@@ -124,7 +124,7 @@ class Observer:
         sources = [
             (source, factor)
             for source, factor in note_error(entry, self.records)
-            if isinstance(source.payload, Coded | Offloaded)
+            if isinstance(source.payload, Coded | Offloaded) or source.is_open
         ]
         if not sources:
             return

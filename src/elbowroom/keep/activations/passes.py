@@ -22,7 +22,7 @@ from elbowroom.keep.activations.balance import ATTENTION, Attentions, balanced, 
 from elbowroom.keep.activations.bands import Banded, limits_of
 from elbowroom.keep.activations.budget import Budget
 from elbowroom.keep.activations.clock import now_s
-from elbowroom.keep.activations.derive import derive, note_values
+from elbowroom.keep.activations.derive import derive, is_bearable, note_values
 from elbowroom.keep.activations.entries import (
     UNKNOWN,
     Entry,
@@ -378,6 +378,9 @@ class Pass:
             # What a mask leaves out needs memory beside its source while backward is there.
             masked = not (self._policy.is_local or self.goes_in_pieces)
             derived = derive(tensor, producer, self.records, exact=exact, masked=masked)
+            is_short = self.goes_in_pieces
+            if derived is not None and not is_bearable(derived, exact=exact, is_short=is_short):
+                derived = None
             if derived is not None and is_proven(entry, tensor, derived, self._policy, self.faults):
                 derived.link(entry.uses)
                 return derived

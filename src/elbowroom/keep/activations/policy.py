@@ -11,6 +11,7 @@ from elbowroom.codec import Blob, Bound, encode
 from elbowroom.keep.activations.clock import now_s
 from elbowroom.keep.activations.entries import Entry
 from elbowroom.keep.activations.laps import Lap
+from elbowroom.keep.activations.limits import Limits
 from elbowroom.keep.activations.needs import class_of, is_exponent, largest_bound
 from elbowroom.keep.activations.payloads import Coded, dense_form, take_sample
 from elbowroom.keep.activations.sites import Form, Site
@@ -49,8 +50,10 @@ class Policy:
         is_local: bool,
         seed: int,
         first: float = CAREFUL,
+        limits: Limits | None = None,
     ) -> None:
         self.first = first
+        self.limits = limits
         self.is_exact = is_exact
         self.is_local = is_local
         self.seed = seed
@@ -84,6 +87,7 @@ class Policy:
             bound = self.first * spread(site.sample)
         bound = min(bound, largest_bound(entry.uses))
         if not bound > 0 or bound == float("inf"):
+            entry.is_open = site.bound is None
             return None
         entry.bound = bound
         # The mean of exp(e) is above one: without this all probabilities would be too large.
@@ -93,6 +97,9 @@ class Policy:
 
     def may_err(self, entry: Entry) -> bool:
         """Whether its readers may get errors: where they must not travel, only some may."""
+        if self.limits is not None and self.limits.exact:
+            if self.limits.keeps_exact(entry.site.key[0]):
+                return False
         return not self.is_local or class_of(entry.uses) == "W"
 
     def may_follow(self, entry: Entry, sources: Iterable[Entry]) -> bool:

@@ -1,10 +1,11 @@
 """The context manager around a forward pass."""
 
 import functools
+import itertools
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from threading import get_ident
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -20,7 +21,8 @@ from elbowroom.keep.activations.correction import Correction
 from elbowroom.keep.activations.faults import Faults
 from elbowroom.keep.activations.gauge import left_bytes
 from elbowroom.keep.activations.hooks import is_recomputed
-from elbowroom.keep.activations.ledger import Ledger
+from elbowroom.keep.activations.ledger import Ledger, say_bytes
+from elbowroom.keep.activations.limits import Limits
 from elbowroom.keep.activations.memory import memory_of
 from elbowroom.keep.activations.meter import Measured, Meter
 from elbowroom.keep.activations.moments import Moments
@@ -62,7 +64,9 @@ class Activations:
         model: Its parameters, buffers, random numbers and statistics stay as they are.
         tolerance: The share of the gradient's own variance, from batch to batch, that errors may
             add. 0 means exact: gradients have the same bits as without, and only what costs no
-            error is saved.
+            error is saved. Shares by the names of modules, such as {"": 0.1, "head": 0.02}, hold
+            for the gradients of their parameters; "" stands for all others.
+        exact: Modules, or names of modules, that save their tensors without errors.
         memory: A budget for the whole process (on a GPU, for what torch holds there), such as
             "6 GB". From the measured course of a step it follows which tensors are kept as they
             are, encoded or put on disk, and which parts of the model run again in backward, so that
@@ -86,7 +90,8 @@ class Activations:
         self,
         model: nn.Module,
         *,
-        tolerance: float = 0.1,
+        tolerance: float | Mapping[str, float] = 0.1,
+        exact: Iterable[str | nn.Module] = (),
         memory: str | int | float | None = None,
         overhead: float | None = 0.25,
         optimizer: torch.optim.Optimizer | None = None,
@@ -95,18 +100,21 @@ class Activations:
         meter: int = 400,
         seed: int = 0,
     ) -> None:
-        check(model, tolerance, overhead, rule, refresh, meter, seed)
+        check(model, overhead, rule, refresh, meter, seed)
         check_optimizer(model, optimizer)
         self.model = model
-        self.tolerance = float(tolerance)
+        self._limits = Limits(model, tolerance, exact)
+        self.tolerance = self._limits.tolerance
         self._refresh = refresh
         self._meter_every = meter
         self._rule = Rule(rule)
         self._policy = Policy(
-            is_exact=tolerance == 0,
+            is_exact=self._limits.is_exact,
             is_local=self._rule is not Rule.VARIANCE,
             seed=seed,
-            first=CAREFUL if memory is None else BOLD,
+            # Before the first look nobody knows what an error reaches.
+            first=0.0 if self._limits.has_zeros else CAREFUL if memory is None else BOLD,
+            limits=self._limits,
         )
         self._sites = Sites()
         self._names = Names(model)
@@ -126,7 +134,7 @@ class Activations:
         self._undo: Callable[[], None] | None = None
         self._local = threading.local()
         self._seconds: dict[str, float] = {}
-        self._period = refresh if self._rule is Rule.VARIANCE and meter and tolerance else 0
+        self._period = refresh if self._rule is Rule.VARIANCE and meter and self.tolerance else 0
         start = functools.partial(self._start, None)
         self._rehearsal = Rehearsal(
             model,
@@ -140,6 +148,19 @@ class Activations:
         self._budget = None if memory is None else Budget(model, parse_bytes(memory), self._tell)
         self._memory = memory_of(model) if memory is None else None
         self._pace = Pace(overhead if memory is None else None)
+
+    def __repr__(self) -> str:
+        how = [str(self._limits)]
+        if self._budget is not None:
+            how.append(f"memory={say_bytes(self._budget.limit_bytes)}")
+        elif self._pace.overhead is not None:
+            how.append(f"overhead={self._pace.overhead:g}")
+        head = f"Activations({self.model.__class__.__name__}, {', '.join(how)})"
+        if self._is_closed:
+            return f"{head}: closed after step {self._step}"
+        look = next(s for s in itertools.count(self._step + 1) if is_due(s, self._refresh))
+        looks = "" if self._policy.is_exact else f", next look at step {look}"
+        return f"{head}: {self.ledger.brief()}{looks}"
 
     @property
     def ledger(self) -> Ledger:
@@ -237,7 +258,7 @@ class Activations:
 
     def share_budget(self, limit_bytes: int, *, holds: bool) -> Budget | None:
         """Of rooms that share a process's budget one has to meet it; the others only encode."""
-        self._policy.first = BOLD
+        self._policy.first = 0.0 if self._limits.has_zeros else BOLD
         self._rest()
         self._budget = Budget(self.model, limit_bytes, self._tell) if holds else None
         self._memory = None if holds else memory_of(self.model)
@@ -379,7 +400,9 @@ class Activations:
         self._noise.mark()
         # Compiled parts have their own share of it.
         tolerance = self.tolerance * (1 - self._rehearsal.share)
-        for decision in decide(self._rule, evidence, tolerance, self._correction.trust):
+        for decision in decide(
+            self._rule, evidence, tolerance, self._correction.trust, self._limits.by_parameter()
+        ):
             site = decision.site
             site.bound = decision.bound
             site.share, site.part_share = decision.share, decision.part_share

@@ -42,19 +42,18 @@ class Clock:
 
 
 def is_due(step: int, every: int) -> bool:
-    """A look at 1, 2, 3, 4, 6, 8, 12 and so on until the period is reached, then once a period.
+    """A look at 2, 4, 8, 16 and so on until the period is reached, then once a period.
 
-    Gradients change fastest at the beginning: at each of these a third to a half more steps have
-    been seen than at the last, and twice as many at the second.
+    Gradients change fastest at the beginning. The first pass has enough to do: it is also the one
+    in which torch and its libraries set themselves up.
     """
     if step >= every:
         return step % every == 0
-    step //= step & -step
-    return step in (1, 3)
+    return step > 1 and step & (step - 1) == 0
 
 
 def is_metered(step: int, every: int) -> bool:
-    """The meter's turn: one pass after such a look, at 5, 7, 9, 13, 17 and so on.
+    """The meter's turn: one pass after such a look, at 5, 9, 17, 33 and so on.
 
     Before the fifth pass there is hardly a prediction to compare with.
     """
