@@ -2,6 +2,7 @@
 
 import importlib
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -76,3 +77,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return places.get(name, len(places))
 
     items.sort(key=place_of)
+
+
+@pytest.fixture(autouse=True)
+def _no_hook_is_left() -> Iterator[None]:
+    """A hook on all modules that a test leaves behind would spoil the tests after it."""
+    yield
+    module = sys.modules.get("torch.nn.modules.module")
+    if module is None:
+        return
+    tables = (module._global_forward_hooks, module._global_forward_pre_hooks)
+    left = [hook for table in tables for hook in table.values()]
+    for table in tables:
+        table.clear()
+    assert not left

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from elbowroom.integrations.launch import LAUNCHERS
 from tests.cli.programs import RUN, run, weights
 
 
@@ -140,6 +141,7 @@ def test_what_cannot_be_run_is_said_in_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(LAUNCHERS, "accelerate", "no_such_launcher.run")
     ending = command("run", *words)
     assert ending.code == 2
     assert ending.out == ""

@@ -30,7 +30,7 @@ def record(folder: Path, name: str, *, steps: int = 6, end: bool = True) -> Reco
     torch.manual_seed(0)
     network = Evil()
     optimizer = torch.optim.SGD(network.parameters(), 0.05)
-    room = None if name == "plain" else Activations(network, meter=4)
+    room = None if name == "plain" else Activations(network, meter=4, overhead=None)
     recorder = Recorder(
         folder,
         network,
