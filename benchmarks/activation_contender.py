@@ -77,6 +77,7 @@ def contender(name: str, network: nn.Module) -> tuple[Any, Around]:
             tolerance=0.0 if name == "exact" else 0.1,
             rule="comet" if name == "comet" else "variance",
             meter=0,
+            overhead=None,
         )
         return room, lambda: room
     if name.endswith("-bit groups"):

@@ -365,7 +365,7 @@ def ratio_of(make: Callable[[], nn.Module], inputs: Callable[[], Tensor], tolera
     model: Any = make()
     if not inputs().is_contiguous():
         model = model.to(memory_format=torch.channels_last)
-    room = er.Activations(model, tolerance=tolerance, meter=0)
+    room = er.Activations(model, tolerance=tolerance, meter=0, overhead=None)
     for _ in range(PASSES):
         model.zero_grad()
         with room:

@@ -134,7 +134,9 @@ class Bench:
         torch.manual_seed(seed)
         self.name = name
         self.subject = SUBJECTS[name](steps)
-        self.room = er.Activations(self.subject.network, refresh=refresh, meter=meter, seed=seed)
+        self.room = er.Activations(
+            self.subject.network, refresh=refresh, meter=meter, seed=seed, overhead=None
+        )
         self._refresh = refresh
         self._generator = torch.Generator().manual_seed(seed)
         self._random = torch.get_rng_state()

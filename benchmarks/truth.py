@@ -58,6 +58,7 @@ class Bench:
         self._subject = SUBJECTS[name]()
         self._room = er.Activations(
             self._subject.network,
+            overhead=None,
             tolerance=options.tolerance,
             optimizer=self._subject.optimizer if options.informed else None,
         )
