@@ -115,7 +115,12 @@ def refuse_forgotten(results: Iterable[Tensor], ends: Edges, step: Any, since: i
     Their gradients would be missing without a word. The graph behind the results is walked back;
     it must end in what is known, and not go on into what was computed before the step.
     """
-    first = [_edge(tensor) for tensor in results if tensor.grad_fn is not None]
+    refuse_forgotten_edges([_edge(t) for t in results if t.grad_fn is not None], ends, step, since)
+
+
+def refuse_forgotten_edges(edges: Iterable[Any], ends: Edges, step: Any, since: int) -> None:
+    """The same, of edges that lead into the graph."""
+    first = [(edge[0], edge[1]) for edge in edges]
     waiting, seen = list(first), set(first)
     while waiting:
         edge = waiting.pop()

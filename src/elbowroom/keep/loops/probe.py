@@ -98,7 +98,7 @@ class Probe:
         for make in (exact, lossy):
             set_random_state(random)
             engine = make(Window(body, self.start), self.steps)
-            engine.forward(self._state, pieces)
+            engine.forward(self._state, pieces, parameters)
             first, _, sums = engine.backward(
                 self._state, pieces, parameters, list(self._grads), list(weights)
             )

@@ -37,7 +37,9 @@ class Replay:
         self._slots = Slots(self._put)
         self._kept: list[int] = []
 
-    def forward(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+    def forward(
+        self, state: Tensors, inputs: Tensors, parameters: Tensors
+    ) -> tuple[Tensors, Tensors]:
         """Run the loop; return its last state and the outputs of all steps."""
         stack = Stack(self._limit if self._until is None else None)
         try:
