@@ -136,6 +136,18 @@ def refuse_forgotten_edges(edges: Iterable[Any], ends: Edges, step: Any, since: 
                 waiting.append(other)
 
 
+def count_nodes(results: Iterable[Tensor], ends: Edges) -> int:
+    """How many nodes there are between results and what is known."""
+    waiting = [_edge(t)[0] for t in results if t.grad_fn is not None]
+    known, seen = {node for node, _ in ends}, set(waiting)
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is not None and node not in seen and node not in known:
+                seen.add(node)
+                waiting.append(node)
+    return len(seen)
+
+
 def _name_forgotten(first: list[Any], ends: set[Any], step: Any, since: int) -> None:
     """The same walk, with a look at every node: slower, and it says what was found."""
     waiting, seen = list(first), set(first)

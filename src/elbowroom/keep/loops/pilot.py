@@ -11,7 +11,16 @@ from elbowroom.keep.activations.entries import Identity, identity_of
 from elbowroom.keep.activations.untouched import is_plain
 from elbowroom.keep.loops.body import Body, Tensors, leaves_of
 from elbowroom.keep.loops.footprint import Footprint
-from elbowroom.keep.loops.parameters import edges_of, refuse_forgotten, sequence_number
+from elbowroom.keep.loops.parameters import (
+    count_nodes,
+    edges_of,
+    refuse_forgotten,
+    sequence_number,
+)
+
+
+# What torch and Python need for one: measured, with what autograd saves in it.
+NODE_BYTES, SLOT_BYTES = 700, 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +45,19 @@ class Pilot:
     constants: Tensors
     """Tensors that every step saves and none makes."""
 
+    nodes: int = 0
+    """Of the graph of a step."""
+
+    @property
+    def taped_bytes(self) -> int:
+        """What a step on the tape takes, the graph itself included."""
+        return self.tape_bytes + NODE_BYTES * self.nodes
+
+    @property
+    def slot_bytes(self) -> int:
+        """What a state takes in a slot."""
+        return self.state_bytes + SLOT_BYTES
+
 
 def try_out(
     body: Body, state: Tensors, inputs: Tensors, parameters: Tensors, *, is_counted: bool
@@ -57,7 +79,9 @@ def _try_out(
         slices = [x[0].detach().clone() for x in inputs]
         since = sequence_number()
         first, leaves, ends = _tape(body, state, slices)
-        refuse_forgotten(ends, edges_of([*leaves, *parameters]), body.step, since)
+        known = edges_of([*leaves, *parameters])
+        refuse_forgotten(ends, known, body.step, since)
+        nodes = count_nodes(ends, known)
         footprint = Footprint()
         if is_counted:
             with footprint:
@@ -86,6 +110,7 @@ def _try_out(
         step_bytes=footprint.peak_bytes,
         tape_tensors=len(second) - len(again),
         constants=[*again.values(), *inputs],
+        nodes=nodes,
     )
 
 
