@@ -10,6 +10,7 @@ from torch import Tensor
 from elbowroom.errors import InvalidArgument
 from elbowroom.keep.loops.conditions import Conditions
 from elbowroom.keep.loops.parameters import edges_of, refuse_forgotten, sequence_number
+from elbowroom.keep.loops.prints import Prints
 from elbowroom.keep.loops.structure import Structure, flatten
 
 Tensors = list[Tensor]
@@ -68,6 +69,9 @@ class Body:
     conditions: Conditions
     """That every step finds; there are none in a plain loop."""
 
+    prints: Prints | None = None
+    """Of the states that steps have given, once they are made for good."""
+
     def __init__(
         self, step: Callable[..., Any], structure: Structure, inputs: Inputs, *, has_outputs: bool
     ) -> None:
@@ -103,6 +107,8 @@ class Body:
         if self.has_outputs:
             result, outputs = self.part(result, number)
         after = self.take(result, number)
+        if self.prints is not None:
+            self.prints.meet(number, after)
         if outputs and self._shared != set():
             same = {(k, n) for k, t in enumerate(outputs) for n, s in enumerate(after) if t is s}
             self._shared = same if self._shared is None else self._shared & same

@@ -33,12 +33,10 @@ class Careful:
     ) -> tuple[Tensors, Tensors]:
         """Run the loop, a second time if need be."""
         conditions = self._body.conditions
-        buffers = conditions.statistics.copy()
         try:
             return self._engine.forward(state, inputs, parameters)
         except Overflow:
             conditions.rewind()
-            conditions.statistics.restore(buffers)
         self._engine = self._other()
         return self._engine.forward(state, inputs, parameters)
 

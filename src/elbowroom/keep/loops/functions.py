@@ -84,7 +84,7 @@ class Forward(torch.autograd.Function):
         state, inputs, _ = call.split(tensors)
         with refuse_changed(call.parameters):
             after, outputs = call.engine.forward(state, inputs, call.parameters)
-        call.body.conditions.statistics.settle()
+        call.body.conditions.settle()
         ctx.call = call
         ctx.save_for_backward(*tensors)
         results = _own([*after, *outputs], tensors)

@@ -23,6 +23,7 @@ from elbowroom.keep.loops.pilot import Pilot, try_out
 from elbowroom.keep.loops.plain import is_transformed, run_plainly
 from elbowroom.keep.loops.planning import SHARE, choose, plan_history, plan_replay
 from elbowroom.keep.loops.plans import Plan, Schedule
+from elbowroom.keep.loops.prints import Prints
 from elbowroom.keep.loops.probe import Probe, Probed, feed, relative_error
 from elbowroom.keep.loops.replay import Replay, Until
 from elbowroom.keep.loops.slots import LoopWarning
@@ -155,6 +156,7 @@ class Loop:
             return self._pack(body, after, stacked)
         refuse_dependent(parameters)
         body.conditions = Conditions(self._step, self._given, everything)
+        body.prints = Prints(body.conditions.explain)
         self.plan, pilot = self._choose(body, tensors, given.tensors, parameters, length)
         if self.plan.kind == "full":
             after, stacked = run_plainly(body, tensors, given.tensors, length, until)

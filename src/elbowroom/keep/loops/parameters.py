@@ -92,12 +92,18 @@ def sequence_number() -> int:
 def refuse_changed(parameters: list[Tensor]) -> Iterator[None]:
     """Refuse a step that changes a parameter in place: made again, it would find another one."""
     before = [p._version for p in parameters]
-    yield
+    found: InvalidArgument | None = None
+    try:
+        yield
+    except InvalidArgument as error:  # of what follows from the change
+        found = error
     if [p._version for p in parameters] != before:
         raise InvalidArgument(
             "the step changes one of its parameters in place, and would find it changed when it is "
             "made again: put what changes from step to step into the state"
         )
+    if found is not None:
+        raise found
 
 
 Edges = set[tuple[Any, int]]

@@ -18,7 +18,6 @@ from elbowroom.keep.loops.parameters import (
     sequence_number,
 )
 
-
 # What torch and Python need for one: measured, with what autograd saves in it.
 NODE_BYTES, SLOT_BYTES = 700, 500
 
@@ -75,27 +74,36 @@ def try_out(
 def _try_out(
     body: Body, state: Tensors, inputs: Tensors, parameters: Tensors, is_counted: bool
 ) -> Pilot:
-    with body.conditions.put_back(), torch.enable_grad():
+    conditions = body.conditions
+    with conditions.put_back(), conditions.left_alone() as take_away, torch.enable_grad():
+
+        def again() -> None:
+            take_away()
+            conditions.rewind()
+
         slices = [x[0].detach().clone() for x in inputs]
         since = sequence_number()
         first, leaves, ends = _tape(body, state, slices)
         known = edges_of([*leaves, *parameters])
         refuse_forgotten(ends, known, body.step, since)
         nodes = count_nodes(ends, known)
+        again()
         footprint = Footprint()
         if is_counted:
             with footprint:
                 _, leaves, ends = _tape(body, state, slices)
                 _back(leaves, ends, parameters)
+            again()
         del leaves, ends
         start = time.perf_counter()
         second, leaves, ends = _tape(body, state, slices)
         tape_s = time.perf_counter() - start
-        again = {key: tensor for key, tensor in second.items() if key in first}
-        made = sum(t.nbytes for key, t in second.items() if key not in again)
+        same = {key: tensor for key, tensor in second.items() if key in first}
+        made = sum(t.nbytes for key, t in second.items() if key not in same)
         start = time.perf_counter()
         _back(leaves, ends, parameters)
         backward_s = time.perf_counter() - start
+        again()
         copies = [t.detach().clone() for t in state]
         with torch.no_grad():
             start = time.perf_counter()
@@ -108,8 +116,8 @@ def _try_out(
         state_bytes=max(1, sum(t.nbytes for t in state)),
         tape_bytes=made,
         step_bytes=footprint.peak_bytes,
-        tape_tensors=len(second) - len(again),
-        constants=[*again.values(), *inputs],
+        tape_tensors=len(second) - len(same),
+        constants=[*same.values(), *inputs],
         nodes=nodes,
     )
 

@@ -41,7 +41,7 @@ class Window(Body):
 
     def __init__(self, inner: Body, start: int) -> None:
         vars(self).update(vars(inner))
-        self.known = None
+        self.known, self.prints = None, None
         self._inner, self._start = inner, start
 
     def run(self, state: Tensors, slices: Tensors, number: int) -> tuple[Tensors, Tensors]:

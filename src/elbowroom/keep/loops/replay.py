@@ -8,10 +8,10 @@ import torch
 from elbowroom.host import Trimmer
 from elbowroom.keep.loops import schedules
 from elbowroom.keep.loops.body import Body, Grads, Stack, Tensors
+from elbowroom.keep.loops.conditions import Moment
 from elbowroom.keep.loops.plans import Plan
 from elbowroom.keep.loops.slots import Copied, Disk, Held, Pool, Slots
 from elbowroom.keep.loops.turn import Turn
-from elbowroom.keep.surroundings import is_same_randomness, random_state, set_random_state
 
 Until = Callable[[Any], Any]
 
@@ -88,20 +88,16 @@ class Replay:
         chosen = self._place()
         # A step may change its state in place, and this one is the user's.
         state = [t.detach().clone() for t in state]
-        number, random = 0, random_state()
+        number, moment = 0, None
         trimmer, nbytes = Trimmer(), sum(t.nbytes for t in state)
-        is_random = False
         while self._limit is None or number < self._limit:
             if number % segment == 0:
-                if is_random or not is_same_randomness(random, random_state()):
-                    is_random, random = True, random_state()
                 if chosen is None:
                     for freed in online.offer(number):
                         self._slots.free(freed)
-                    if number in online.kept:
-                        self._slots.keep(number, state, random)
-                elif number in chosen:
-                    self._slots.keep(number, state, random)
+                if number in (online if chosen is None else chosen):
+                    moment = body.conditions.moment(moment)
+                    self._slots.keep(number, state, moment)
             run = body.run if number or stack is None else body.run_first
             state, outputs = run(state, body.slices(inputs, number), number)
             self.made += 1
@@ -145,17 +141,20 @@ class Replay:
         units = -(-self.length // segment)
         kept = [number // segment for number in self._kept]
         state: Tensors = []
+        moment: Moment | None = None
         for action in schedules.backward(kept, units, max(self._capacity, len(kept))):
             start, end = action.start * segment, min(action.end * segment, self.length)
             if action.act == "free":
                 self._slots.free(start)
                 continue
             if action.act == "keep":
-                self._slots.keep(start, state, random_state())
+                moment = self._body.conditions.moment(moment)
+                self._slots.keep(start, state, moment)
                 continue
             if start in self._slots:
-                state, random = self._slots.load(start)
-                set_random_state(random)
+                state, found = self._slots.load(start)
+                self._body.conditions.put(found)
+                moment = found
             if action.act == "reverse":
                 turn.reverse(state, start, end)
                 continue

@@ -131,6 +131,9 @@ class Online:
         self._is_full = is_full
         self._levels: dict[int, float] = {}
 
+    def __contains__(self, step: int) -> bool:
+        return step in self._levels
+
     @property
     def kept(self) -> list[int]:
         """Steps whose states are kept, in order."""
