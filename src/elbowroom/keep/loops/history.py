@@ -19,7 +19,7 @@ from elbowroom.keep.loops.parameters import Edges, edges_of
 from elbowroom.keep.loops.plans import Plan
 from elbowroom.keep.loops.replay import Until
 from elbowroom.keep.loops.series import Frame, Series
-from elbowroom.keep.loops.turn import Stretch, Turn, slices_of
+from elbowroom.keep.loops.turn import STRETCH, Stretch, Turn, slices_of
 from elbowroom.keep.versions import Watch
 
 # What is smaller takes less than what is known about it.
@@ -27,10 +27,6 @@ LEAST_BYTES = 8192
 
 # Steps between looks at where the bytes will end.
 _LOOKED_AHEAD = 32
-
-
-# Steps in one graph: what surrounds a stretch weighs little in so many, and a walk is short.
-STRETCH = 32
 
 
 class Overflow(Exception):

@@ -1,6 +1,7 @@
 """What a step differentiates besides its state: found in modules, or given, never forgotten."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -142,16 +143,19 @@ def refuse_forgotten_edges(edges: Iterable[Any], ends: Edges, step: Any, since: 
                 waiting.append(other)
 
 
-def count_nodes(results: Iterable[Tensor], ends: Edges) -> int:
-    """How many nodes there are between results and what is known."""
+def look_at_graph(results: Iterable[Tensor], ends: Edges) -> tuple[int, int]:
+    """How many nodes there are between results and what is known, and the bytes that they made."""
     waiting = [_edge(t)[0] for t in results if t.grad_fn is not None]
     known, seen = {node for node, _ in ends}, set(waiting)
+    nbytes = 0
     while waiting:
-        for node, _ in waiting.pop().next_functions:
-            if node is not None and node not in seen and node not in known:
-                seen.add(node)
-                waiting.append(node)
-    return len(seen)
+        node = waiting.pop()
+        nbytes += sum(math.prod(m.shape) * m.dtype.itemsize for m in node._input_metadata if m)
+        for other, _ in node.next_functions:
+            if other is not None and other not in seen and other not in known:
+                seen.add(other)
+                waiting.append(other)
+    return len(seen), nbytes
 
 
 def _name_forgotten(first: list[Any], ends: set[Any], step: Any, since: int) -> None:

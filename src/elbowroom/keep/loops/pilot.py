@@ -9,17 +9,17 @@ from torch import Tensor
 from elbowroom.host import TRIM_FROM_BYTES, trim_heap
 from elbowroom.keep.activations.entries import Identity, identity_of
 from elbowroom.keep.activations.untouched import is_plain
-from elbowroom.keep.loops.body import Body, Tensors, leaves_of
+from elbowroom.keep.loops.body import NODE_BYTES, Body, Tensors, leaves_of
 from elbowroom.keep.loops.footprint import Footprint
 from elbowroom.keep.loops.parameters import (
-    count_nodes,
     edges_of,
+    look_at_graph,
     refuse_forgotten,
     sequence_number,
 )
 
-# What torch and Python need for one: measured, with what autograd saves in it.
-NODE_BYTES, SLOT_BYTES = 700, 500
+# What Python needs for a state in a slot: measured.
+SLOT_BYTES = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ def _try_out(
         first, leaves, ends = _tape(body, state, slices)
         known = edges_of([*leaves, *parameters])
         refuse_forgotten(ends, known, body.step, since)
-        nodes = count_nodes(ends, known)
+        nodes, _ = look_at_graph(ends, known)
         again()
         footprint = Footprint()
         if is_counted:

@@ -3,6 +3,7 @@
 import math
 from array import array
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ _SAMPLES = 16
 _draw = np.random.RandomState(1)
 _WEIGHTS = _draw.uniform(0.5, 1.5, _SAMPLES) * _draw.choice((-1.0, 1.0), _SAMPLES)
 _SIZES = np.abs(_WEIGHTS)
+_PLAIN = (torch.float32, torch.float64)
+_NOTHING = np.zeros(0)
 
 
 class Prints:
@@ -36,14 +39,16 @@ class Prints:
         if number > known or not state:
             return
         tensor = state[number % len(state)]
-        value, off = _print_of(tensor, number)
+        values = _values_of(tensor, number)
+        value = float(values.dot(_WEIGHTS[: len(values)]))
         if number == known:
             self._values.append(value)
             return
         before = self._values[number]
         if value == before or (math.isnan(value) and math.isnan(before)):
             return
-        if not abs(value - before) <= off:
+        rounding = _digits_of(tensor.dtype) * float(np.abs(values).dot(_SIZES[: len(values)]))
+        if not abs(value - before) <= rounding:
             raise InvalidArgument(
                 f"step {number} gave another state when it was made again, so that gradients would "
                 f"be wrong: {self._explain()}. A step may depend on its arguments, parameters and "
@@ -52,21 +57,21 @@ class Prints:
             )
 
 
-def _print_of(tensor: Tensor, number: int) -> tuple[float, float]:
-    """A weighted sum of some values, and how far rounding may move it."""
-    if not is_plain(tensor):
-        return 0.0, 0.0
+def _digits_of(dtype: torch.dtype) -> float:
+    is_exact = not (dtype.is_floating_point or dtype.is_complex)
+    return 0.0 if is_exact else torch.finfo(dtype).eps ** 0.5
+
+
+def _values_of(tensor: Tensor, number: int) -> Any:
+    """Some of its values, as an array."""
+    if tensor.layout != torch.strided or not is_plain(tensor):
+        return _NOTHING
     values = _some_of(tensor.detach(), number)
-    dtype = values.dtype
-    share = torch.finfo(dtype).eps ** 0.5 if dtype.is_floating_point or dtype.is_complex else 0.0
-    if dtype.is_complex:
+    if tensor.dtype in _PLAIN and not values.is_neg() and values.device.type == "cpu":
+        return values.numpy().astype(np.float64)
+    if values.is_complex():
         values = torch.view_as_real(values.resolve_conj()).flatten()[:_SAMPLES]
-    if dtype == torch.bfloat16 or values.device.type != "cpu" or values.is_neg():
-        values = values.cpu().to(torch.float64).resolve_neg()
-    found = values.numpy().astype(np.float64)
-    with np.errstate(all="ignore"):
-        total = float(found @ _WEIGHTS[: len(found)])
-        return total, share * float(np.abs(found) @ _SIZES[: len(found)]) if share else 0.0
+    return values.cpu().to(torch.float64).resolve_neg().numpy()
 
 
 def _some_of(tensor: Tensor, number: int) -> Tensor:

@@ -11,7 +11,10 @@ from elbowroom.keep.loops.body import Body, Grads, Stack, Tensors
 from elbowroom.keep.loops.conditions import Moment
 from elbowroom.keep.loops.plans import Plan
 from elbowroom.keep.loops.slots import Copied, Disk, Held, Pool, Slots
-from elbowroom.keep.loops.turn import Turn
+from elbowroom.keep.loops.turn import STRETCH, Turn
+
+# Steps from which on a loop is long, and what may be taped beside the states that are kept.
+_LONG, _TAPED_BYTES = 512, 1 << 18
 
 Until = Callable[[Any], Any]
 
@@ -30,6 +33,7 @@ class Replay:
         """Of the loop, once it is known."""
         self.made = 0
         """Steps made in all, taped ones not counted."""
+        self._segment = plan.segment
         self._capacity = plan.slots + plan.disk_slots
         self._disk = Disk(plan.folder) if plan.disk_slots else None
         self._memory_slots: set[int] = set(range(plan.slots))
@@ -83,7 +87,7 @@ class Replay:
         return turn.results()
 
     def _sweep(self, state: Tensors, inputs: Tensors, stack: Stack | None) -> Tensors:
-        body, segment = self._body, self._plan.segment
+        body = self._body
         online = schedules.Online(self._is_full)
         chosen = self._place()
         # A step may change its state in place, and this one is the user's.
@@ -91,7 +95,7 @@ class Replay:
         number, moment = 0, None
         trimmer, nbytes = Trimmer(), sum(t.nbytes for t in state)
         while self._limit is None or number < self._limit:
-            if number % segment == 0:
+            if number % self._segment == 0:
                 if chosen is None:
                     for freed in online.offer(number):
                         self._slots.free(freed)
@@ -100,6 +104,8 @@ class Replay:
                     self._slots.keep(number, state, moment)
             run = body.run if number or stack is None else body.run_first
             state, outputs = run(state, body.slices(inputs, number), number)
+            if number == 0 and self._lengthen():
+                chosen = self._place()
             self.made += 1
             number += 1
             trimmer.passed(nbytes)
@@ -111,12 +117,20 @@ class Replay:
         self._kept = online.kept if chosen is None else sorted(chosen)
         return [t.detach() for t in state]
 
+    def _lengthen(self) -> bool:
+        """Steps of a long loop that take little are taped many at a time; true if so."""
+        is_long = self._limit is None or self._limit >= _LONG
+        if self._segment > 1 or not is_long or not self._body.taped_bytes:
+            return False
+        self._segment = max(1, min(STRETCH, _TAPED_BYTES // self._body.taped_bytes))
+        return self._segment > 1
+
     def _place(self) -> set[int] | None:
         """Steps before which states are kept; None where that is decided on the way."""
         plan = self._plan
         if plan.schedule == "online" or self._limit is None or self._until is not None:
             return None
-        units = -(-self._limit // plan.segment)
+        units = -(-self._limit // self._segment)
         if plan.schedule == "periodic":
             period = max(1, -(-units // max(1, self._capacity)))
             found = schedules.every(units, period)
@@ -125,7 +139,7 @@ class Replay:
         if self._disk is not None:
             busy = schedules.busiest_slots(found, units, self._capacity)
             self._memory_slots = set(busy[: plan.slots])
-        return {unit * plan.segment for unit in found}
+        return {unit * self._segment for unit in found}
 
     def _is_full(self, count: int) -> bool:
         return count >= self._capacity
@@ -137,7 +151,7 @@ class Replay:
 
     def _go_back(self, turn: Turn, inputs: Tensors) -> None:
         assert self.length is not None
-        segment = self._plan.segment
+        segment = self._segment
         units = -(-self.length // segment)
         kept = [number // segment for number in self._kept]
         state: Tensors = []

@@ -17,6 +17,9 @@ from elbowroom.keep.loops.parameters import (
     sequence_number,
 )
 
+# Steps in one graph: what surrounds a stretch weighs little in so many, and a walk is short.
+STRETCH = 32
+
 Ends = list[Any]
 """Where gradients come in: edges of the graph, and None where none can."""
 
