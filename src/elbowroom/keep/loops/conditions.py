@@ -131,7 +131,8 @@ class Conditions:
         """What the next step finds; random numbers are shared with the last one if none came."""
         random = random_state()
         if last is not None and is_same_randomness(last.random, random):
-            random = last.random
+            moved = self.statistics.keep()
+            return Moment(last.random, moved) if moved or last.moved else last
         return Moment(random, self.statistics.keep())
 
     def put(self, moment: Moment) -> None:

@@ -253,7 +253,8 @@ class Loop:
             if plan is not None:
                 return plan, pilot
         if memory is None:
-            return Plan(kind="full", reason="what a step keeps is too small to be encoded"), pilot
+            why = "is too small to be encoded" if pilot.is_seen else "is hidden by torch.func"
+            return Plan(kind="full", reason=f"what a step keeps {why}"), pilot
         plan = choose(pilot, length, memory_bytes=memory, tolerance=self._asked.tolerance)
         if plan.kind != "history":  # which has to know the very tensors that are constants
             self._known = self._key, plan

@@ -64,6 +64,8 @@ def plan_history(
     pilot: Pilot, length: int | None, memory_bytes: int, slots: int = 2
 ) -> Plan | None:
     """Keep the tape, encoded; None where no ratio would do."""
+    if not pilot.is_seen:
+        return None
     room = memory_bytes - _surroundings(pilot, _AROUND_HISTORY)
     if room <= 0 or (length or 0) * pilot.tape_bytes / _MOST_RATIO > room:
         return None
@@ -90,7 +92,7 @@ def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Pl
     while segment <= steps:
         tape = _holes(pilot) * (segment - 1) * pilot.taped_bytes
         room = memory_bytes - tape - _surroundings(pilot)
-        slots = int(room // pilot.slot_bytes)
+        slots = max(int(room // pilot.slot_bytes), int(room >= pilot.state_bytes))
         if slots >= 1:
             units = -(-steps // segment)
             # The first run makes all steps and places what it can.
