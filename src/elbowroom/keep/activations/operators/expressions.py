@@ -4,7 +4,7 @@ An expression is a small tree. Its leaves are entries that are kept anyway, or a
 one. Its branches are the operations of the forward, so that exact leaves give the same bits.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,18 +26,6 @@ if TYPE_CHECKING:
 
 Read = Callable[["Leaf | Given"], Tensor]
 """From a leaf to its values."""
-
-
-def broadcast(shapes: Iterable[Shape]) -> Shape:
-    """What they expand to; torch's own function imports sympy, which takes 30 MB and a second."""
-    found: list[int] = []
-    for shape in shapes:
-        found[:0] = [1] * (len(shape) - len(found))
-        for axis, size in enumerate(shape, len(found) - len(shape)):
-            if size != 1 and found[axis] not in (1, size):
-                raise RuntimeError(f"shapes {tuple(found)} and {shape} do not broadcast")
-            found[axis] = found[axis] if size == 1 else size
-    return tuple(found)
 
 
 class Expression(Protocol):
