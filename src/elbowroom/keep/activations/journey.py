@@ -41,7 +41,10 @@ class Channels:
     """Of a normalisation over the batch or over groups, for the node behind it."""
 
     directions: Tensor
-    """Normalised values of a few samples."""
+    """Normalised values of a few samples, and of some channels."""
+
+    every: int
+    """From one of those channels to the next."""
 
     batch: int
     handed_on: Tensor
@@ -68,9 +71,20 @@ class Passage:
     channels: Channels | None = None
     """Where a normalisation over the batch comes next."""
 
+    known: dict[int, float] = field(default_factory=dict[int, float])
+    """Energies of its gradients, by the tensor's id."""
+
     def gradient(self) -> Tensor:
         """Of the first output that has one."""
         return next(g for g in self.outputs if g is not None)
+
+    def energy(self, gradient: Tensor | None) -> float:
+        """Of one of its gradients; read once."""
+        if gradient is None:
+            return 0.0
+        if id(gradient) not in self.known:
+            self.known[id(gradient)] = energy(gradient)
+        return self.known[id(gradient)]
 
     def values(self, slot: str) -> Tensor | None:
         """What the node has saved there."""

@@ -80,7 +80,7 @@ class Effect:
         elif number:
             key, where = (number, mode), (passage.record.number, place)
             self.injected[key] = self.injected.get(key, 0.0) + value
-            arrived = energy(passage.inputs[place])
+            arrived = passage.energy(passage.inputs[place])
             if arrived > 0:
                 self.handed_on[where] = self.handed_on.get(where, 0.0) + value / arrived
 
@@ -133,7 +133,7 @@ def _convolution(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
         fan = weight.shape[0] / p.record.details["groups"]
     else:
         fan = float(weight.shape[1])
-    effect.put(p, 1, energy(g) * fan * taps)
+    effect.put(p, 1, p.energy(g) * fan * taps)
     effect.largest = float(channel_sums(g, 1).max())
 
 
@@ -145,7 +145,7 @@ def _product(first: str) -> Callable[[Passage, str, Entry, Effect], None]:
         inner = entry.shape[-1] if slot == first else entry.shape[-2]
         offset = 1 if p.record.kind in ("Addmm", "Baddbmm") else 0
         place = offset + (1 if slot == first else 0)
-        effect.put(p, place, energy(g) * inner)
+        effect.put(p, place, p.energy(g) * inner)
         if slot == first and g.dim() == 2:
             effect.largest = float(channel_sums(g, 1).max())
 
@@ -215,7 +215,7 @@ def _elementwise(
         sample = sample_of(entry)
         if sample is None or sample.numel() == 0:
             return _generic(p, slot, entry, effect)
-        effect.put(p, 0, energy(p.gradient()) * change(slope, entry))
+        effect.put(p, 0, p.energy(p.gradient()) * change(slope, entry))
 
     return rule
 
@@ -228,7 +228,7 @@ def _power(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
 
 
 def _times(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
-    effect.put(p, 0 if slot == "other" else 1, energy(p.gradient()))
+    effect.put(p, 0 if slot == "other" else 1, p.energy(p.gradient()))
 
 
 def _softmax(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
@@ -244,7 +244,7 @@ def _softmax(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     if not arrived > 0:
         return
     share = float(each[is_there].sum()) / arrived / float(is_there.double().mean())
-    effect.put(p, 0, share * energy(g))
+    effect.put(p, 0, share * p.energy(g))
 
 
 def _log_softmax(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
