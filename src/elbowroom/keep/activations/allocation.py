@@ -189,7 +189,7 @@ class _Menu:
 def _first(holds: Callable[[float], bool]) -> float:
     """The least price from which on it holds."""
     low, high = -30.0, 30.0
-    for _ in range(32):
+    for _ in range(22):
         middle = (low + high) / 2
         if holds(10**middle):
             high = middle

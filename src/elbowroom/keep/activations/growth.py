@@ -1,7 +1,7 @@
 """How errors grow in functions, and on the way from a source to what derives from it."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import zip_longest
 
 import torch
@@ -128,10 +128,8 @@ def _expression_factors(
         if not size > 0:
             continue
         if moved is None:
-            values = {each: each.value() for each in leaves}
             shape = _shape_of(expression)
-            places = _some_places(shape, values[leaf].device)
-            moved = _sampled(expression, shape, places, values)
+            moved = _sampled(expression, shape, _some_places(shape, near.device), {})
         plain = moved(leaf, 0.0)
         change = sum(energy(moved(leaf, step) - plain) / 2 for step in (size, -size))
         found.append((near, factor * change / max(1, plain.numel()) / size**2))
@@ -160,35 +158,55 @@ def _sampled(
     expression: Expression,
     shape: tuple[int, ...],
     places: Coordinates,
-    values: Mapping[Leaf | Given, Tensor],
+    known: dict[Leaf | Given, Tensor],
 ) -> _Moved:
+    """Known are the values of leaves that have been read."""
     match expression:
         case Constant():
-            number = expression.apply(values.__getitem__)
+            number = expression.apply(known.__getitem__)
             return lambda leaf, step: number
         case Leaf() | Given():
-            some = values[expression][places]
+            some = _some_values(expression, shape, places, known)
             return lambda leaf, step: some + step if leaf is expression else some
         case Elementwise():
             shapes = [_shape_of(part) for part in expression.parts]
             parts = [
-                _sampled(part, own, _behind(places, own), values)
+                _sampled(part, own, _behind(places, own), known)
                 for part, own in zip(expression.parts, shapes, strict=True)
             ]
             return lambda leaf, step: expression.function(*(part(leaf, step) for part in parts))
         case Expanded():
             own = _shape_of(expression.part)
-            return _sampled(expression.part, own, _behind(places, own), values)
+            return _sampled(expression.part, own, _behind(places, own), known)
         case Reshaped():
             own = _shape_of(expression.part)
             there = coordinates_of(flat_places(places, shape), own)
-            return _sampled(expression.part, own, there, values)
+            return _sampled(expression.part, own, there, known)
         case Permuted():
             order = expression.order
             there = tuple(places[order.index(axis)] for axis in range(len(order)))
-            return _sampled(expression.part, _shape_of(expression.part), there, values)
+            return _sampled(expression.part, _shape_of(expression.part), there, known)
         case _:
             raise TypeError(f"no way to compute a part of {type(expression).__name__}")
+
+
+def _some_values(
+    leaf: Leaf | Given,
+    shape: tuple[int, ...],
+    places: Coordinates,
+    known: dict[Leaf | Given, Tensor],
+) -> Tensor:
+    """Where a leaf is derived itself, only what its values there come from is read."""
+    payload = leaf.entry.payload if isinstance(leaf, Leaf) and leaf not in known else None
+    if isinstance(payload, Derived) and payload.signs is None:
+        behind = payload.derivation.expression
+        if behind is not None:
+            own = _shape_of(behind)
+            there = coordinates_of(flat_places(places, shape), own)
+            return _sampled(behind, own, there, known)(leaf, 0.0)
+    if leaf not in known:
+        known[leaf] = leaf.value()
+    return known[leaf][places]
 
 
 def _behind(places: Coordinates, shape: tuple[int, ...]) -> Coordinates:

@@ -71,6 +71,9 @@ class Passage:
     channels: Channels | None = None
     """Where a normalisation over the batch comes next."""
 
+    is_certified: bool = False
+    """Whether it counts how far an error can move one weight's gradient at most."""
+
     known: dict[int, float] = field(default_factory=dict[int, float])
     """Energies of its gradients, by the tensor's id."""
 
@@ -113,6 +116,22 @@ def energies(tensor: Tensor, axes: list[int] | None = None) -> Tensor:
         tensor = tensor.float()
     dtype = torch.promote_types(tensor.dtype, torch.float32)
     return torch.linalg.vector_norm(tensor, 2, axes, dtype=dtype).double().square()
+
+
+def some_of(tensor: Tensor, count: int = 1 << 18) -> Tensor:
+    """Every so many of what is along the first axis, for the mean of many alike."""
+    few = max(8, len(tensor) * count // max(1, tensor.numel()))
+    # An odd step meets all positions of rows, whose number is often a power of two.
+    return tensor[:: max(1, len(tensor) // few - 1) | 1]
+
+
+def some_rows(tensor: Tensor, axis: int, count: int = 1 << 16) -> Tensor:
+    """Every so many of the rows along this axis, as a matrix."""
+    is_last = axis in (-1, tensor.dim() - 1)
+    if not is_last and axis != 0:
+        # They would all be copied.
+        tensor = tensor[:1]
+    return some_of(tensor.movedim(axis, -1).reshape(-1, tensor.shape[axis]), count)
 
 
 def channel_sums(tensor: Tensor, order: int) -> Tensor:

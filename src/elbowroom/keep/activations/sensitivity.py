@@ -32,7 +32,14 @@ from elbowroom.keep.activations.growth import (
     error_size,
     sample_of,
 )
-from elbowroom.keep.activations.journey import Mode, Passage, channel_sums, energies, energy
+from elbowroom.keep.activations.journey import (
+    Mode,
+    Passage,
+    channel_sums,
+    energies,
+    energy,
+    some_rows,
+)
 from elbowroom.keep.activations.operators.effects import EFFECTS, SLOPED
 from elbowroom.keep.activations.operators.record import Derivation
 from elbowroom.keep.activations.transfer import (
@@ -134,7 +141,8 @@ def _convolution(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     else:
         fan = float(weight.shape[1])
     effect.put(p, 1, p.energy(g) * fan * taps)
-    effect.largest = float(channel_sums(g, 1).max())
+    if p.is_certified:
+        effect.largest = float(channel_sums(g, 1).max())
 
 
 def _product(first: str) -> Callable[[Passage, str, Entry, Effect], None]:
@@ -146,7 +154,7 @@ def _product(first: str) -> Callable[[Passage, str, Entry, Effect], None]:
         offset = 1 if p.record.kind in ("Addmm", "Baddbmm") else 0
         place = offset + (1 if slot == first else 0)
         effect.put(p, place, p.energy(g) * inner)
-        if slot == first and g.dim() == 2:
+        if p.is_certified and slot == first and g.dim() == 2:
             effect.largest = float(channel_sums(g, 1).max())
 
     return rule
@@ -233,10 +241,10 @@ def _times(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
 
 def _softmax(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     axis, g = axis_of(p), p.gradient()
-    weight, some = entry.values()[:1].double(), g[:1].double()
-    mean = (weight * some).sum(axis, keepdim=True)
+    weight, some = (some_rows(each, axis).double() for each in (entry.values(), g))
+    mean = (weight * some).sum(1, keepdim=True)
     rest = some - mean
-    spread = weight.square().sum(axis, keepdim=True)
+    spread = weight.square().sum(1, keepdim=True)
     # Of e (g - m) - p (e g), where e is not zero.
     each = rest.square() + some.square() * spread - 2 * weight * some * rest
     is_there = weight != 0

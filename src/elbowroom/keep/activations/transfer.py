@@ -26,6 +26,8 @@ from elbowroom.keep.activations.journey import (
     channel_sums,
     energy,
     onward,
+    some_of,
+    some_rows,
 )
 from elbowroom.keep.activations.operators.effects import TRANSFERS, through_factor
 from elbowroom.keep.activations.samples import part_of
@@ -103,14 +105,15 @@ def _convolution(p: Passage) -> Journey | None:
     for stride in details["stride"]:
         taps /= 1 if is_transposed else stride
     # Each position of the output sees a patch of the input.
-    patch = energy(x) * taps / (groups * rows)
+    few = some_of(x)
+    patch = energy(few) * len(x) / len(few) * taps / (groups * rows)
     back = x.numel() / x.shape[1] / rows if is_transposed else 1.0
     share = energy(weight) / g.shape[1] * back
     journey = {Mode.WHITE: onward(p.record, [share, patch, 1.0])}
     if p.channels is None or groups > 1:
         return journey
     axes = [axis for axis in range(x.dim()) if axis != 1]
-    mean = x.mean(axes, keepdim=True)
+    mean = few.mean(axes, keepdim=True)
     centred = patch - float(mean.double().square().sum()) * x.numel() / x.shape[1] * taps / rows
 
     every, step = p.channels.every, max(1, x.shape[1] // CHANNELS_READ)
@@ -306,9 +309,9 @@ def _softmax(p: Passage) -> Journey | None:
     if result is None:
         return None
     axis = axis_of(p)
-    some = result[:1].double()
+    some = some_rows(result, axis).double()
     square = some.square()
-    spread = square.sum(axis, keepdim=True)
+    spread = square.sum(1, keepdim=True)
     share = (square * (1 - 2 * some + spread)).mean()
     return {Mode.WHITE: onward(p.record, [float(share)])}
 
@@ -318,7 +321,7 @@ def _log_softmax(p: Passage) -> Journey | None:
     if result is None:
         return None
     axis = axis_of(p)
-    square = (2 * result[:1].double()).exp().sum(axis)
+    square = (2 * some_rows(result, axis).double()).exp().sum(1)
     return {Mode.WHITE: onward(p.record, [1 + float(square.mean()) - 2 / result.shape[axis]])}
 
 
