@@ -179,7 +179,7 @@ class Noise:
         moment = self._moment(parameter)
         if moment is not None and moment.share >= LEAST_SHARE:
             spread = (moment.square - moment.mean.square()).clamp_min(0)
-            known = float(spread.sum()) / moment.share * _growth(track, moment)
+            known = float(spread.sum()) * moment.scale / moment.share * _growth(track, moment)
             return known if track is None else _still(known, track)
         if track is None or track.mean is None or track.square is None:
             return None
@@ -261,8 +261,7 @@ def _growth(track: _Track | None, moment: Moment) -> float:
     """The present mean square of the gradient over that which the optimizer remembers."""
     if track is None or not track.size_weight:
         return 1.0
-    square = moment.square if track.index is None else moment.square[track.index]
-    remembered = float(square.mean())
+    remembered = moment.usual(track.index)
     return track.size / track.size_weight / remembered if remembered > 0 else 1.0
 
 
