@@ -15,6 +15,7 @@ from elbowroom.errors import ElbowroomError as ElbowroomError
 from elbowroom.errors import IncompatibleFormat as IncompatibleFormat
 from elbowroom.errors import InvalidArgument as InvalidArgument
 from elbowroom.errors import MissingData as MissingData
+from elbowroom.errors import StoreUnreachable as StoreUnreachable
 from elbowroom.host import align_large_tensors
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "InvalidArgument",
     "Loop",
     "MissingData",
+    "StoreUnreachable",
     "decode",
     "encode",
     "loop",

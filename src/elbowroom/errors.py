@@ -27,3 +27,7 @@ class BackendUnavailable(ElbowroomError, RuntimeError):
 
 class MissingData(ElbowroomError):
     """A data set that was asked for is not on this machine; the text says how to get it."""
+
+
+class StoreUnreachable(ElbowroomError, OSError):
+    """What lies elsewhere could not be reached: nothing is known about whether it is whole."""

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from elbowroom.store.checkpoint import Checkpointer, Store
-from elbowroom.store.checkpoint.place import LocalPlace
+from elbowroom.store.checkpoint.local import LocalPlace
 from elbowroom.store.checkpoint.state import MOST_DEPTH_READ
 from elbowroom.store.checkpoint.system import System
 from tests.store.checkpoint.holders import Holder, flip, forge, manifest_path, save

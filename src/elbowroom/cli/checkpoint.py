@@ -13,8 +13,9 @@ from elbowroom.cli.wording import counted
 from elbowroom.errors import CorruptData, ElbowroomError, InvalidArgument
 
 if TYPE_CHECKING:
+    from elbowroom.store.checkpoint.naming import Name
     from elbowroom.store.checkpoint.retention import Keep
-    from elbowroom.store.checkpoint.store import Collected, Name, Store
+    from elbowroom.store.checkpoint.store import Collected, Store
 
 EXIT_DAMAGED = 1
 
@@ -316,10 +317,12 @@ def _collect(
                         f"nothing is removed, since step {holding.name.step}, which would stay, is "
                         f"damaged: {holding.problem}"
                     )
-        planned = store.collect(left, dry=True)
-        if dry_run or not (planned.names or planned.files):
+        # Where no lock tells, what is newer than all checkpoints may be in the making.
+        upto = max((name.order for name in names), default=0) if store.place.is_claimed() else None
+        planned = store.collect(left, upto=upto, dry=True)
+        if dry_run:
             return planned, left
-        done = store.collect(left)
+        done = store.collect(left, upto=upto)
         if done != planned:
             raise InvalidArgument(f"someone is reading checkpoints of {where}: try again later")
         return done, left

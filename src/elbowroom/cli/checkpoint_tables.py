@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from elbowroom.store.checkpoint.comparison import Comparison, Survey
     from elbowroom.store.checkpoint.exchange import Exported
     from elbowroom.store.checkpoint.manifest import Entry
+    from elbowroom.store.checkpoint.naming import Name
     from elbowroom.store.checkpoint.outline import Node, Stored
     from elbowroom.store.checkpoint.reading import Damage
-    from elbowroom.store.checkpoint.store import Name
 
 PROGRESS_FROM_BYTES = 64 * 10**6
 SHOWN_CHARACTERS = 60

@@ -8,7 +8,7 @@ from typing import Any
 
 from elbowroom.store.checkpoint import Checkpointer, Store
 from elbowroom.store.checkpoint import manifest as manifests
-from elbowroom.store.checkpoint.store import Name
+from elbowroom.store.checkpoint.naming import Name
 
 
 class Holder:

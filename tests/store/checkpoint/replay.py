@@ -15,12 +15,13 @@ import torch
 from elbowroom.errors import CorruptData, ElbowroomError
 from elbowroom.store.checkpoint.drain import bring
 from elbowroom.store.checkpoint.journal import Journal
-from elbowroom.store.checkpoint.place import LocalPlace
+from elbowroom.store.checkpoint.local import LocalPlace
+from elbowroom.store.checkpoint.naming import Name
 from elbowroom.store.checkpoint.ranks import Ranks
 from elbowroom.store.checkpoint.retention import Keep
 from elbowroom.store.checkpoint.snapshot import Buffer, Snapshot, copy_tensors, lay_out
 from elbowroom.store.checkpoint.state import flatten
-from elbowroom.store.checkpoint.store import Name, Store
+from elbowroom.store.checkpoint.store import Store
 from elbowroom.store.checkpoint.system import System
 
 from .disk import Disk, Killed, Mark

@@ -8,7 +8,7 @@ import torch
 
 from elbowroom.errors import CorruptData
 from elbowroom.store.checkpoint import ahead
-from elbowroom.store.checkpoint.reading import PACKS
+from elbowroom.store.checkpoint.naming import PACKS
 from elbowroom.store.checkpoint.store import Store
 from elbowroom.store.checkpoint.system import System
 

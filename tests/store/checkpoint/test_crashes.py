@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elbowroom.store.checkpoint import Store
-from elbowroom.store.checkpoint.place import LocalPlace
+from elbowroom.store.checkpoint.local import LocalPlace
 
 from .disk import Disk, File, Folder, Make, Mark, Operation, Remove, Rename
 from .held import Holder, checkpointer_on

@@ -199,6 +199,7 @@ def test_a_rank_that_fails_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(TimeoutError, match="rank 1 has not saved its part of step 3"):
         first.write(snapshot_of(state_at(3, 0), 3, id))
     failing.trip = None
+    first.clearing.is_over = lambda: False  # what hurries removes nothing
     save(4)
     store = first.store
     assert [name.step for name in store.names()] == [1, 4]

@@ -6,7 +6,7 @@ import pytest
 
 from elbowroom.errors import InvalidArgument
 from elbowroom.store.checkpoint.holding import hold_writer
-from elbowroom.store.checkpoint.place import LocalPlace
+from elbowroom.store.checkpoint.local import LocalPlace
 
 
 def test_the_second_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:

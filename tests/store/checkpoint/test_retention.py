@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from elbowroom.store.checkpoint import Checkpointer, CheckpointWarning, Keep, Store, drain
-from elbowroom.store.checkpoint.store import Name
+from elbowroom.store.checkpoint.naming import Name
 
 from .holders import Holder, flip
 from .runs import start

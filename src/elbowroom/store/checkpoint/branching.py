@@ -16,13 +16,13 @@ from elbowroom.store.checkpoint.contents import number, recall
 from elbowroom.store.checkpoint.drain import copy_file
 from elbowroom.store.checkpoint.exchange import find_object
 from elbowroom.store.checkpoint.journal import Journal
+from elbowroom.store.checkpoint.local import LocalPlace
 from elbowroom.store.checkpoint.manifest import Manifest, Part
+from elbowroom.store.checkpoint.naming import PACKS, Name
 from elbowroom.store.checkpoint.outline import outline
-from elbowroom.store.checkpoint.place import LocalPlace
 from elbowroom.store.checkpoint.ranks import Ranks
-from elbowroom.store.checkpoint.reading import PACKS
 from elbowroom.store.checkpoint.retention import Keep
-from elbowroom.store.checkpoint.store import Name, Store
+from elbowroom.store.checkpoint.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)

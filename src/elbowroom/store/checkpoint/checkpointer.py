@@ -14,7 +14,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from elbowroom.codec import Bound
-from elbowroom.errors import BudgetUnreachable, ElbowroomError, InvalidArgument
+from elbowroom.errors import (
+    BudgetUnreachable,
+    InvalidArgument,
+)
 from elbowroom.host import available_bytes
 from elbowroom.store.checkpoint.copier import Copier
 from elbowroom.store.checkpoint.ending import register, unregister
@@ -22,11 +25,12 @@ from elbowroom.store.checkpoint.forking import Choice, LiveBuffer, fork
 from elbowroom.store.checkpoint.frequency import Pace
 from elbowroom.store.checkpoint.journal import Journal
 from elbowroom.store.checkpoint.loading import follow_loader
+from elbowroom.store.checkpoint.local import LocalPlace
 from elbowroom.store.checkpoint.lossy import read_tolerance
 from elbowroom.store.checkpoint.objects import place_at
 from elbowroom.store.checkpoint.optimizers import describe_optimizers
+from elbowroom.store.checkpoint.outages import Outages, plain_error
 from elbowroom.store.checkpoint.persister import Persister
-from elbowroom.store.checkpoint.place import LocalPlace
 from elbowroom.store.checkpoint.ranks import Ranks
 from elbowroom.store.checkpoint.resuming import Resuming
 from elbowroom.store.checkpoint.retention import Keep, read_keep
@@ -68,6 +72,7 @@ class Checkpointer:
         lazy: bool | None = None,
         snapshot: str = "auto",
         hash: str = "xxh3-128",
+        storage_options: Mapping[str, Any] | None = None,
         **further: Any,
     ) -> None:
         loaders = {n: follow_loader(one) for n, one in further.items() if _is_loader(one)}
@@ -90,7 +95,9 @@ class Checkpointer:
         )
         self._ranks = Ranks()
         # A forked process can write to a disk, and not beside other ranks or over a network.
-        is_copied = self._ranks.size > 1 or not isinstance(place_at(where), LocalPlace)
+        is_copied = self._ranks.size > 1 or not isinstance(
+            place_at(where, options=storage_options), LocalPlace
+        )
         is_copied = is_copied or tolerance != 0
         if is_copied and snapshot == "fork":
             raise InvalidArgument(
@@ -103,6 +110,7 @@ class Checkpointer:
         self.resumed_from: int | None = None
         self.events: list[str] = []
         self._is_rule_checked = self._is_begun = self._is_closed = self._is_short = False
+        self._outages = Outages(where, self._warn, self._note)
         self._rule = read_tolerance(tolerance)
         self._notice = Notice()
         with contextlib.ExitStack() as ends:
@@ -115,9 +123,13 @@ class Checkpointer:
                 keep_far=None if keep_far is None else read_keep(keep_far),
                 hash_name=hash,
                 bound_of=self._rule,
+                options=storage_options,
             )
             ends.callback(self._journal.close)
-            self._persister = Persister(self._journal.write, in_flight + 1, self._journal.adopt)
+            self._persister = Persister(
+                *(self._journal.record, in_flight + 1, self._journal.adopt, self._journal.tidy)
+            )
+            self._journal.clearing.is_over = lambda: self._notice.number != 0
             self._journal.recycle = self._persister.give_back
             self._resuming = Resuming(
                 *(self._journal, self._ranks, self._sources, self._loader),
@@ -125,6 +137,7 @@ class Checkpointer:
             )
             if resume:
                 self._resume()
+            self._journal.wait_for_stores(is_patient=False)
             if handle_signals:
                 self._notice.listen()
             self._end = register(self, _finish)
@@ -154,6 +167,7 @@ class Checkpointer:
         is_due = self._ranks.is_first and self._pace.is_due() and self._persister.has_buffer()
         signal, due = self._ranks.most(self._notice.number, int(is_due))
         if signal:
+            self._journal.leave_rest()
             self._save(sync=True)
             self.close(save=False)
             raise SystemExit(0)
@@ -180,7 +194,9 @@ class Checkpointer:
         self._copier.wait()
         self._persister.wait()
         self._tell_outcomes()
+        self._journal.wait_for_stores(is_patient=True)
         found = self._resume(step)
+        self._journal.wait_for_stores(is_patient=False)
         if found is None:
             raise InvalidArgument(f"there is no checkpoint in {self._journal.where} to restore")
         return found
@@ -253,10 +269,10 @@ class Checkpointer:
     def _begin(self) -> None:
         """See to it that nobody is surprised by the first checkpoint."""
         self._is_begun = True
-        there = self._journal.store.names() if self._ranks.is_first else []
-        if there and self.resumed_from is None:
+        there = self._journal.newest
+        if there is not None and self.resumed_from is None:
             self._warn(
-                f"{self._journal.where} has checkpoints up to step {there[-1].step} of a run that "
+                f"{self._journal.where} has checkpoints up to step {there.step} of a run that "
                 "this one does not go on from: they will go as new ones come (keep=)"
             )
 
@@ -350,15 +366,9 @@ class Checkpointer:
         for outcome in self._persister.outcomes():
             if outcome.error is None:
                 self._choice.saw(self._pace.persisted(outcome.seconds).added_s)
-                continue
-            said = f"the checkpoint of step {outcome.step} was not saved: {outcome.error}"
-            if is_raised:
-                if isinstance(outcome.error, ElbowroomError | OSError):
-                    raise outcome.error
-                raise RuntimeError(said) from outcome.error
-            left = self._journal.store.names()
-            stays = f"that of step {left[-1].step} stays" if left else "there is none before it"
-            self._warn(f"{said}; {stays}" + ("" if is_last else ", and saving will be tried again"))
+            elif is_raised:
+                raise plain_error(outcome)
+            self._outages.note(outcome, self._journal.newest, is_last=is_last)
         while self._journal.told:
             self._warn(self._journal.told.pop(0))
 
@@ -366,6 +376,11 @@ class Checkpointer:
         self.events.append(said)
         if self._ranks.is_first:
             warn(said)
+
+    def _note(self, said: str, is_told: bool) -> None:
+        self.events.append(said)
+        if is_told and self._ranks.is_first:
+            tell(said)
 
 
 def _finish(checkpointer: Checkpointer) -> None:

@@ -2,9 +2,11 @@
 
 import contextlib
 import threading
+from collections.abc import Callable, Sequence
 
+from elbowroom.store.checkpoint.naming import Name
 from elbowroom.store.checkpoint.retention import Keep
-from elbowroom.store.checkpoint.store import Name, Store
+from elbowroom.store.checkpoint.store import Store
 
 
 class Clearing:
@@ -20,6 +22,8 @@ class Clearing:
         self._base: Name | None = None
         self._broken: set[Name] = set()
         self._upto = 0
+        self._has_leftovers = False
+        self.is_over: Callable[[], bool] = lambda: False
 
     def build_on(self, name: Name) -> None:
         """The next checkpoint will name what this one names."""
@@ -31,14 +35,28 @@ class Clearing:
         with self._lock:
             self._broken.add(name)
 
+    def must_end(self) -> bool:
+        """Whether the process has no time left for it."""
+        return self.is_over()
+
+    def note_leftovers(self) -> None:
+        """A save has failed, and may have left files that nothing names."""
+        with self._lock:
+            self._has_leftovers = True
+
     def clear(self, upto: int | None = None) -> None:
         """Remove what need not stay; what belongs to a later order than `upto` is being made."""
         # What cannot be removed now can be removed next time.
         with self._lock, contextlib.suppress(OSError):
             self._upto = max(self._upto, upto or 0)
-            names = self._store.names()
-            stay = {*self._keep.choose(names)}
-            stay |= {*self._keep.choose([name for name in names if name not in self._broken])}
-            if self._base is not None:
-                stay.add(self._base)
-            self._store.collect([name for name in names if name in stay], upto=self._upto)
+            if self.is_over() or (self._keep.last is None and not self._has_leftovers):
+                return
+            self._store.collect(
+                self._choose, upto=self._upto, uploads=self._has_leftovers, is_over=self.is_over
+            )
+            self._has_leftovers = False
+
+    def _choose(self, names: Sequence[Name]) -> set[Name]:
+        stay = {*self._keep.choose(names)}
+        stay |= {*self._keep.choose([name for name in names if name not in self._broken])}
+        return stay if self._base is None else stay | {self._base}

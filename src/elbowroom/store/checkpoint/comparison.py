@@ -11,9 +11,10 @@ from torch import Tensor
 
 from elbowroom.errors import CorruptData, IncompatibleFormat, InvalidArgument
 from elbowroom.store.checkpoint.manifest import Entry, Manifest, Part
+from elbowroom.store.checkpoint.naming import MANIFESTS, PACKS, PARTS, Name, is_ours
 from elbowroom.store.checkpoint.outline import TENSORS, leaves_of, outline
-from elbowroom.store.checkpoint.reading import PACKS, PartReader
-from elbowroom.store.checkpoint.store import MANIFESTS, PARTS, Name, Store, is_ours
+from elbowroom.store.checkpoint.reading import PartReader
+from elbowroom.store.checkpoint.store import Store
 from elbowroom.store.checkpoint.tensorfile import listed
 
 _SLICE_ITEMS = 1 << 20  # compared at a time, in float64

@@ -8,15 +8,14 @@ there, which comes last.
 import queue
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from elbowroom.errors import CorruptData, IncompatibleFormat
 from elbowroom.store.checkpoint import manifest as manifests
-from elbowroom.store.checkpoint.objects import place_at
+from elbowroom.store.checkpoint.mark import publish, read_mark
+from elbowroom.store.checkpoint.naming import MANIFESTS, MARK, PACKS, Name
 from elbowroom.store.checkpoint.place import Place
-from elbowroom.store.checkpoint.reading import PACKS
 from elbowroom.store.checkpoint.retention import Keep
-from elbowroom.store.checkpoint.store import MANIFESTS, MARK, Name, Store, publish
+from elbowroom.store.checkpoint.store import Store
 
 _PIECE_BYTES = 8 << 20
 
@@ -32,7 +31,9 @@ class Drain:
         *,
         tell: Callable[[str], None],
         then: Callable[[], None] = lambda: None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_over = is_over
         self._near, self._far, self._keep, self._tell, self._then = near, far, keep, tell, then
         self._asked = queue.SimpleQueue[Name | None]()
         self._lock = threading.Lock()
@@ -70,7 +71,8 @@ class Drain:
             try:
                 self._check(name)
                 bring(self._near, self._far, name)
-                self._far.collect(self._keep.choose(self._far.names()), upto=name.order)
+                if self._keep.last is not None and not self._is_over():
+                    self._far.collect(self._keep.choose, upto=name.order, is_over=self._is_over)
             except Exception as error:  # libraries of object stores have errors of their own
                 self._tell(
                     f"the checkpoint of step {name.step} was not brought to "
@@ -94,12 +96,11 @@ class Drain:
             raise CorruptData(f"it is damaged near, {damages[0]}")
 
 
-def find_identity(far: str | Path | None) -> str | None:
+def find_identity(far: Place | None) -> str | None:
     """Of the store that lies there already: that of its other tier has to be the same."""
-    if far is None:
+    if far is None or MARK not in far.names(""):
         return None
-    place = place_at(far)
-    return Store.open(far).id if MARK in place.names("") else None
+    return Store(far, read_mark(far, str(far.root))).id
 
 
 def bring_back(near: Store, far: Store, is_wanted: Callable[[Name], bool]) -> bool:

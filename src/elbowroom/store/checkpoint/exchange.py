@@ -14,12 +14,13 @@ from elbowroom.errors import CorruptData, IncompatibleFormat, InvalidArgument
 from elbowroom.store.checkpoint.comparison import find_checkpoint
 from elbowroom.store.checkpoint.journal import Journal
 from elbowroom.store.checkpoint.manifest import SHARDED, Manifest
+from elbowroom.store.checkpoint.naming import Name
 from elbowroom.store.checkpoint.outline import TENSORS, leaves_of, outline
 from elbowroom.store.checkpoint.ranks import Ranks
 from elbowroom.store.checkpoint.retention import Keep
 from elbowroom.store.checkpoint.snapshot import Buffer, Snapshot, copy_tensors, lay_out
 from elbowroom.store.checkpoint.state import flatten, unflatten
-from elbowroom.store.checkpoint.store import Name, Store
+from elbowroom.store.checkpoint.store import Store
 from elbowroom.store.checkpoint.tensorfile import (
     check_memory,
     is_safetensors,

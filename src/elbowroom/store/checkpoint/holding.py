@@ -14,6 +14,8 @@ def hold_writer(place: Place, patience_s: float = 0.0) -> contextlib.ExitStack:
     while True:
         with contextlib.ExitStack() as held:
             if held.enter_context(place.lock("writer")):
+                place.claim()
+                held.callback(place.release)
                 return held.pop_all()
         if time.monotonic() > deadline:
             raise InvalidArgument(

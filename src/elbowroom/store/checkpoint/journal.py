@@ -22,17 +22,20 @@ from elbowroom.store.checkpoint.forking import Forked, LiveBuffer
 from elbowroom.store.checkpoint.holding import hold_writer
 from elbowroom.store.checkpoint.lossy import BoundOf
 from elbowroom.store.checkpoint.manifest import Entry, Manifest, Part
-from elbowroom.store.checkpoint.objects import place_at
+from elbowroom.store.checkpoint.mark import publish, refuse_foreign
+from elbowroom.store.checkpoint.naming import PACKS, PARTS, Name
+from elbowroom.store.checkpoint.objects import ObjectPlace, Options, place_at
 from elbowroom.store.checkpoint.place import Place
 from elbowroom.store.checkpoint.ranks import Ranks
-from elbowroom.store.checkpoint.reading import PACKS, PartReader
+from elbowroom.store.checkpoint.reaching import PATIENCE_S
+from elbowroom.store.checkpoint.reading import PartReader
 from elbowroom.store.checkpoint.retention import Keep
 from elbowroom.store.checkpoint.snapshot import Buffer, Piece, Snapshot
-from elbowroom.store.checkpoint.store import PARTS, Name, Store, publish, refuse_foreign
+from elbowroom.store.checkpoint.store import Store
 from elbowroom.store.checkpoint.system import System
 from elbowroom.store.checkpoint.writing import PartWriter
 
-PATIENCE_S = 600.0  # how long the first rank waits for the others' parts
+RANKS_S = 600.0  # how long the first rank waits for the others' parts
 GOING_S = 2.0  # how long a new run waits for one that is being killed
 HURRY_S = 10.0  # and how long when the run is ending in an error
 
@@ -52,9 +55,12 @@ class Journal:
         hash_name: str = "xxh3-128",
         bound_of: BoundOf = lambda piece: None,
         system: System | None = None,
+        options: Options | None = None,
     ) -> None:
         self.where, self._ranks, self._bound_of = where, ranks, bound_of
-        place = place_at(where, system)
+        place = place_at(where, system, options)
+        beyond = None if far is None else place_at(far, options=options)
+        self._places = [one for one in (place, beyond) if isinstance(one, ObjectPlace)]
         self._drain: Drain | None = None
         self.far: Store | None = None
         self.told: list[str] = []
@@ -66,23 +72,23 @@ class Journal:
         self._pieces: dict[str, Piece] = {}
         self._built_on: tuple[PartReader, dict[str, Entry]] | None = None
         self._order = 0
+        self.newest: Name | None = None  # of those that are known to be there
         self._give_up_at = math.inf
         problem: Exception | None = None
         if ranks.is_first:
             try:
                 self._hold(place)
-                if far is not None:
-                    beyond = place_at(far)
+                if beyond is not None:
                     if str(beyond.root) == str(place.root):
                         raise InvalidArgument(
                             f"far= is {far}, where the checkpoints are already: leave it out, or "
                             "name another place"
                         )
                     self._hold(beyond)
-                self.store = Store.make(place, hash_name, identity=find_identity(far))
+                self.store = Store.make(place, hash_name, identity=find_identity(beyond))
                 self.clearing = Clearing(self.store, keep)
-                if far is not None:
-                    self.far = Store.make(place_at(far), hash_name, identity=self.store.id)
+                if beyond is not None:
+                    self.far = Store.make(beyond, hash_name, identity=self.store.id)
                     newest = max((name.order for name in self.store.names()), default=0)
                     bring_back(self.store, self.far, lambda name: name.order > newest)
                     self._drain = Drain(
@@ -90,11 +96,15 @@ class Journal:
                         tell=self.told.append,
                         # Nothing is removed near while something is on its way.
                         then=self.clearing.clear,
+                        is_over=self.clearing.must_end,
                     )
-                self._order = max((name.order for name in self.store.names()), default=0)
+                self.newest = max(self.store.names(), key=lambda name: name.order, default=None)
+                self._order = 0 if self.newest is None else self.newest.order
                 # What a killed run has left behind. Checkpoints stay: the newest may be damaged.
-                with contextlib.suppress(OSError):
-                    self.store.collect(self.store.names())
+                for store in (self.store, self.far):
+                    if store is not None:
+                        with contextlib.suppress(OSError):
+                            store.collect(lambda names: names)
             except (OSError, ElbowroomError) as error:
                 problem = error
         (is_broken,) = ranks.most(int(problem is not None))
@@ -104,9 +114,9 @@ class Journal:
         if is_broken:
             raise InvalidArgument(f"the first rank could not open {where}")
         if not ranks.is_first:
-            self.store = Store.open(where, system)
+            self.store = Store.open(where, system, options)
             self.clearing = Clearing(self.store, keep)
-            self.far = None if far is None else Store.open(far)
+            self.far = None if far is None else Store.open(far, options=options)
 
     def next_id(self) -> int:
         """The identity of the next checkpoint, as a number."""
@@ -158,19 +168,30 @@ class Journal:
             memory, part = self._write_part(snapshot, name)
             self._commit(snapshot, name, part)
         except BaseException as error:
+            self.clearing.note_leftovers()
             if not self._ranks.is_first:
                 self._tell_first(name, error)
             raise
+        self.newest = name
         return memory
 
     def adopt(self, forked: Forked) -> None:
         """Wait for the process that writes a checkpoint, and go on from what it has written."""
-        forked.wait()
-        name = Name(step=forked.step, id=forked.facts["id"])
+        try:
+            forked.wait()
+        except BaseException:
+            self.clearing.note_leftovers()
+            raise
+        self.newest = name = Name(step=forked.step, id=forked.facts["id"])
         self.build_on(name)
-        self._settle(name)
+        self.bring(name)
 
     def write(self, snapshot: Snapshot) -> None:
+        """Have the checkpoint durable, or raise; then remove what need not stay."""
+        self.record(snapshot)
+        self.tidy()
+
+    def record(self, snapshot: Snapshot) -> None:
         """Have the checkpoint durable, or raise and leave everything as it was."""
         name = Name(step=snapshot.step, id=snapshot.facts["id"])
         is_live = isinstance(snapshot.buffer, LiveBuffer)
@@ -189,7 +210,17 @@ class Journal:
         elif self._ranks.is_first:
             self.build_on(name)  # memory goes on changing: what it was is on the disk alone
         if self._ranks.is_first:
-            self._settle(name)
+            self.bring(name)
+
+    def tidy(self) -> None:
+        """What need not stay after the last commit goes."""
+        if self._ranks.is_first and self.newest is not None:
+            self.clearing.clear(self.newest.order)
+
+    def wait_for_stores(self, *, is_patient: bool) -> None:
+        """Whether to go on asking what does not answer: for the way back, but not to save."""
+        for place in self._places:
+            place.reach.patience_s = PATIENCE_S if is_patient else 0.0
 
     def close(self) -> None:
         """Bring what is left to the far tier, and let another writer in."""
@@ -201,11 +232,11 @@ class Journal:
     def hurry(self) -> None:
         """The run is ending in an error: other ranks may be gone, and are not waited for long."""
         self._give_up_at = min(self._give_up_at, time.monotonic() + HURRY_S)
+        self.leave_rest()
 
-    def _settle(self, name: Name) -> None:
-        """What follows a commit: it goes to the far tier, and old ones go."""
-        self.bring(name)
-        self.clearing.clear(name.order)
+    def leave_rest(self) -> None:
+        """The process has little time: what could be removed is left to the next run."""
+        self.clearing.is_over = lambda: True
 
     def _hold(self, place: Place) -> None:
         refuse_foreign(place)
@@ -260,7 +291,7 @@ class Journal:
 
     def _await(self, name: Name, rank: int) -> Part:
         file = f"{PARTS}/{name}-r{rank}.json"
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + RANKS_S
         while True:
             try:
                 data = self.store.place.read(file, manifests.MOST_BYTES)

@@ -29,8 +29,9 @@ class Persister:
         write: Callable[[Snapshot], None],
         buffers: int,
         adopt: Callable[[Forked], None] = Forked.wait,
+        tidy: Callable[[], None] = lambda: None,
     ) -> None:
-        self._adopt = adopt
+        self._adopt, self._tidy = adopt, tidy
         self._write = write
         self._free: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
         for _ in range(buffers):
@@ -106,6 +107,9 @@ class Persister:
                 error = caught
             seconds = time.perf_counter() - start
             self._outcomes.put(Outcome(step=snapshot.step, seconds=seconds, error=error))
+            if error is None:
+                with contextlib.suppress(Exception):  # the checkpoint is there, whatever this does
+                    self._tidy()
             with self._lock:
                 self._waiting -= 1
                 if self._waiting == 0:

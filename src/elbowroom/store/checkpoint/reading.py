@@ -23,8 +23,8 @@ from elbowroom.store.checkpoint.contents import BLOB
 from elbowroom.store.checkpoint.digests import HASHES, HashTree
 from elbowroom.store.checkpoint.layout import Layout, check_layout, place_over
 from elbowroom.store.checkpoint.manifest import Content, Extent, Manifest, Part
+from elbowroom.store.checkpoint.naming import PACKS
 
-PACKS = "packs"
 _LARGE_BYTES = 1 << 28
 _SMALL_BYTES = 256  # such as the step that Adam has for every parameter: one content for all
 _Bytes = NDArray[np.uint8]

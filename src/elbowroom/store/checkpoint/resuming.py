@@ -1,16 +1,21 @@
 """Finding the way back: the newest checkpoint that is whole on all ranks, and giving its state."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from elbowroom.errors import CorruptData, InvalidArgument
+from elbowroom.errors import CorruptData, InvalidArgument, StoreUnreachable
 from elbowroom.store.checkpoint.collector import let_collector_wait
 from elbowroom.store.checkpoint.journal import Journal
 from elbowroom.store.checkpoint.manifest import SHARDED
+from elbowroom.store.checkpoint.naming import Name
 from elbowroom.store.checkpoint.optimizers import check_optimizers
 from elbowroom.store.checkpoint.ranks import Ranks
+from elbowroom.store.checkpoint.reaching import PATIENCE_S, with_patience
 from elbowroom.store.checkpoint.sources import Stateful, load_into, set_randomness
-from elbowroom.store.checkpoint.store import Name, Store
+from elbowroom.store.checkpoint.store import Store
+
+_AWAY = 2  # of what is wrong with a checkpoint, worse than being damaged: nobody knows
 
 
 class Resuming:
@@ -39,7 +44,14 @@ class Resuming:
         with self._journal.store.reading():
             for name in self._candidates(step):
                 state, problem = self._read(name, tell)
-                (is_broken,) = self._ranks.most(int(problem is not None))
+                (is_broken,) = self._ranks.most(self._rate(problem))
+                if is_broken == _AWAY:
+                    if isinstance(problem, StoreUnreachable):
+                        raise problem
+                    raise StoreUnreachable(
+                        f"step {name.step} cannot be reached from another rank: start again when "
+                        f"{self._journal.where} is back"
+                    )
                 if not is_broken:
                     assert state is not None
                     self._apply(state, tell)
@@ -57,7 +69,7 @@ class Resuming:
                         )
                     return name
                 self._journal.clearing.pass_over(name)
-                passed[name] = problem or f"step {name.step} is damaged on another rank"
+                passed[name] = str(problem or f"step {name.step} is damaged on another rank")
         if passed:
             raise CorruptData(
                 f"no checkpoint in {self._journal.where} is whole: {'; '.join(passed.values())}; "
@@ -91,11 +103,15 @@ class Resuming:
 
     def _read(
         self, name: Name, tell: Callable[[str], None]
-    ) -> tuple[dict[str, Any] | None, str | None]:
+    ) -> tuple[dict[str, Any] | None, str | StoreUnreachable | None]:
         """The state, or why there is none; what is damaged near may be whole far."""
         self._is_near = True
+        problem: str | StoreUnreachable
         try:
-            return self._read_from(self._journal.store, name, tell), None
+            near = partial(self._read_from, self._journal.store, name, tell)
+            return with_patience(near, PATIENCE_S, str(self._journal.where)), None
+        except StoreUnreachable as error:
+            problem = error
         except (CorruptData, OSError) as error:
             problem = f"step {name.step}: {error}"
         far = self._journal.far
@@ -104,13 +120,18 @@ class Resuming:
         try:
             with far.reading():
                 state = self._read_from(far, name, tell)
+        except StoreUnreachable as error:
+            return None, error
         except (CorruptData, OSError):
             return None, problem
         self._is_near = False
-        tell(
-            f"step {name.step} was read from {far.place.root}, since it is damaged near: {problem}"
-        )
+        why = "out of reach" if isinstance(problem, StoreUnreachable) else "damaged"
+        tell(f"step {name.step} was read from {far.place.root}, since it is {why} near: {problem}")
         return state, None
+
+    @staticmethod
+    def _rate(problem: str | StoreUnreachable | None) -> int:
+        return _AWAY if isinstance(problem, StoreUnreachable) else int(problem is not None)
 
     def _read_from(self, store: Store, name: Name, tell: Callable[[str], None]) -> dict[str, Any]:
         manifest = store.manifest(name)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elbowroom.errors import InvalidArgument
-from elbowroom.store.checkpoint.store import Name
+from elbowroom.store.checkpoint.naming import Name
 
 
 @dataclass(frozen=True, kw_only=True)

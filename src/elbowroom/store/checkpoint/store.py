@@ -12,7 +12,6 @@ never written again.
 
 import contextlib
 import json
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,45 +19,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elbowroom.errors import BudgetUnreachable, CorruptData, IncompatibleFormat, InvalidArgument
+from elbowroom.errors import (
+    BudgetUnreachable,
+    CorruptData,
+    IncompatibleFormat,
+    InvalidArgument,
+    StoreUnreachable,
+)
 from elbowroom.host import available_bytes
 from elbowroom.store.checkpoint import manifest as manifests
 from elbowroom.store.checkpoint.ahead import Ahead, OpenFiles
 from elbowroom.store.checkpoint.contents import Memory, recall
-from elbowroom.store.checkpoint.digests import HASHES, LEAF_BYTES, check_hash, digest_of
-from elbowroom.store.checkpoint.manifest import Manifest, Part, split_name
-from elbowroom.store.checkpoint.objects import place_at
+from elbowroom.store.checkpoint.digests import LEAF_BYTES, check_hash, digest_of
+from elbowroom.store.checkpoint.manifest import Manifest, Part
+from elbowroom.store.checkpoint.mark import FORMAT, missing_mark, publish, read_mark, refuse_foreign
+from elbowroom.store.checkpoint.naming import (
+    MANIFESTS,
+    MARK,
+    PACKS,
+    PARTS,
+    Name,
+    is_old,
+    is_upload,
+    names_in,
+)
+from elbowroom.store.checkpoint.objects import Options, place_at
 from elbowroom.store.checkpoint.place import ASIDE, Place
-from elbowroom.store.checkpoint.reading import PACKS, Damage, PartReader
+from elbowroom.store.checkpoint.reading import Damage, PartReader
 from elbowroom.store.checkpoint.state import unflatten
 from elbowroom.store.checkpoint.system import System
-
-MANIFESTS, PARTS = "manifests", "parts"
-MARK = "store.json"
-_FORMAT = "elbowroom checkpoint store"
-_MOST_ORDER = (1 << 31) - 1
-_ID = re.compile("[0-9a-f]{32}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Name:
-    """A checkpoint as its file name tells it.
-
-    The identity begins with a number that counts up, and ends with one drawn by chance: the first
-    tells which checkpoint is newer, whatever their steps and whatever the clock says, the second
-    that no name comes twice.
-    """
-
-    step: int
-    id: str
-
-    @property
-    def order(self) -> int:
-        """Larger for what was begun later."""
-        return int(self.id[:8], 16)
-
-    def __str__(self) -> str:
-        return f"{self.step:012d}-{self.id}"
 
 
 class Store:
@@ -69,12 +58,15 @@ class Store:
         self.id: str = mark["id"]
         self.hash: str = check_hash(mark["hash"])
         self._last: tuple[str, bytes, Manifest] | None = None  # what was read last, and from what
+        self._packs: dict[Name, frozenset[str]] = {}  # of what was read or written here
 
     @classmethod
-    def open(cls, where: str | Path, system: System | None = None) -> "Store":
+    def open(
+        cls, where: str | Path, system: System | None = None, options: Options | None = None
+    ) -> "Store":
         """A store that is there."""
-        place = place_at(where, system)
-        return cls(place, _read_mark(place, str(where)))
+        place = place_at(where, system, options)
+        return cls(place, read_mark(place, str(where)))
 
     @classmethod
     def make(
@@ -84,16 +76,16 @@ class Store:
         digest_of(check_hash(hash_name), b"")  # that its package is missing is told here
         refuse_foreign(place)
         place.make(MANIFESTS, PACKS, PARTS)
-        mark = _missing_mark(place)
+        mark = missing_mark(place)
         if mark is not None:
-            said = {"format": _FORMAT, "version": 1, "hash": hash_name, **mark}
+            said = {"format": FORMAT, "version": 1, "hash": hash_name, **mark}
             said.setdefault("id", identity or secrets.token_hex(16))
             # What manifests say as well need not be written, if it cannot be.
             with contextlib.suppress(*([OSError] if mark else [])):
                 place.remove(MARK + ASIDE)
                 place.remove(MARK)
                 publish(place, MARK, manifests.seal(json.dumps(said)))
-        store = cls(place, _read_mark(place, str(place.root)))
+        store = cls(place, read_mark(place, str(place.root)))
         if identity not in (None, store.id):
             raise InvalidArgument(
                 f"{place.root} has checkpoints of another run than its other tier: name a new one"
@@ -107,15 +99,7 @@ class Store:
 
     def names(self) -> list[Name]:
         """All checkpoints, oldest first."""
-        found = []
-        for file in self.place.names(MANIFESTS):
-            name, _, ending = file.rpartition(".")
-            split = split_name(name) if ending == "json" else None
-            one = Name(step=split[0], id=split[1]) if split else None
-            # No store has written such a number of checkpoints, or such zeros: it is not ours.
-            if one is not None and str(one) == name and one.order <= _MOST_ORDER:
-                found.append(one)
-        return sorted(found, key=lambda name: name.id)
+        return names_in(self.place.names(MANIFESTS))
 
     def manifest(self, name: Name) -> Manifest:
         """What a checkpoint consists of; its own digest is verified, those of its tensors not."""
@@ -128,11 +112,16 @@ class Store:
         return found
 
     def packs(self, name: Name) -> frozenset[str]:
-        """The packs that a checkpoint needs, in a fraction of the time of its whole manifest."""
-        file, data = self._read(name)
-        head, packs = manifests.read_packs(data, file)
-        self._check_origin(name, head["step"], head["id"], head["store"])
-        return packs
+        """The packs that a checkpoint needs, in a fraction of the time of its whole manifest.
+
+        A manifest is never written again, so that it is read once.
+        """
+        if name not in self._packs:
+            file, data = self._read(name)
+            head, packs = manifests.read_packs(data, file)
+            self._check_origin(name, head["step"], head["id"], head["store"])
+            self._packs[name] = packs
+        return self._packs[name]
 
     def _read(self, name: Name) -> tuple[str, bytes]:
         file = f"{MANIFESTS}/{name}.json"
@@ -155,8 +144,11 @@ class Store:
                 f"the checkpoint of step {manifest.step} has a manifest of {len(data):,} bytes, "
                 f"and none of more than {manifests.MOST_BYTES:,} is read: save fewer tensors in one"
             )
+        self.place.check_claim()
         publish(self.place, f"{MANIFESTS}/{manifest.name}.json", data)
-        return Name(step=manifest.step, id=manifest.id)
+        name = Name(step=manifest.step, id=manifest.id)
+        self._packs[name] = frozenset(pack.name for part in manifest.parts for pack in part.packs)
+        return name
 
     def state(self, manifest: Manifest, rank: int = 0) -> Any:
         """The state that a rank has saved, every byte verified."""
@@ -196,15 +188,8 @@ class Store:
 
     def lost_packs(self, memory: Memory) -> list[str]:
         """Those of a memory that are no longer there, or not as long as they were."""
-        lost: list[str] = []
-        for pack, nbytes in memory.pack_bytes.items():
-            try:
-                is_there = self.place.size(f"{PACKS}/{pack}") == nbytes
-            except (CorruptData, OSError):
-                is_there = False
-            if not is_there:
-                lost.append(pack)
-        return lost
+        there = self.place.sizes(PACKS, memory.pack_bytes)
+        return [pack for pack, nbytes in memory.pack_bytes.items() if there.get(pack) != nbytes]
 
     def shared_packs(self, memory: Memory) -> frozenset[str]:
         """Those of a memory that another store has as well."""
@@ -236,6 +221,8 @@ class Store:
         for name in reversed(self.names()):
             try:
                 yield self.manifest(name)
+            except StoreUnreachable:
+                raise
             except (CorruptData, IncompatibleFormat, OSError) as error:
                 yield Damage(where="manifest", file=f"{MANIFESTS}/{name}.json", what=str(error))
 
@@ -255,48 +242,65 @@ class Store:
             time.sleep(0.05)
 
     def collect(
-        self, keep: Iterable[Name], *, upto: int | None = None, dry: bool = False
+        self,
+        keep: Iterable[Name] | Callable[[list[Name]], Iterable[Name]],
+        *,
+        upto: int | None = None,
+        dry: bool = False,
+        uploads: bool = True,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> "Collected":
         """Remove all checkpoints but these, and every pack that none of those left names.
 
         With `upto`, what belongs to a checkpoint of a higher order is left: it is being made.
         To be called by the one who holds the writer's lock. A manifest that cannot be read is
-        left, and with it every pack: it may be what someone will want to mend.
+        left, and with it every pack: it may be what someone will want to mend. Once `is_over`, the
+        rest is left to the next time.
         """
-        kept, names = set(keep), self.names()
-        going = [name for name in names if name not in kept and _is_old(str(name), upto)]
-        named: set[str] = set()
+        nothing = Collected(names=(), files=0, nbytes=0)
+        listed = self.place.names(MANIFESTS)
+        names = names_in(listed)
+        kept = set(keep(names) if callable(keep) else keep)
+        going = [name for name in names if name not in kept and is_old(str(name), upto)]
+        gone, named = set(going), set[str]()
         for name in names:
-            if name not in going:
+            if name not in gone:
                 try:
                     named |= self.packs(name)
                 except (CorruptData, IncompatibleFormat, OSError):
-                    return Collected(names=(), files=0, nbytes=0)
-        orphans = [file for file in self.place.names(PACKS) if file not in named]
-        files = [f"{PACKS}/{file}" for file in orphans if _is_old(file, upto)]
-        files += [f"{PARTS}/{file}" for file in self.place.names(PARTS) if _is_old(file, upto)]
+                    return nothing
         ending = f".json{ASIDE}"
-        sides = [f for f in self.place.names(MANIFESTS) if f.endswith(ending)]
-        files += [f"{MANIFESTS}/{f}" for f in sides if _is_old(f.removesuffix(ending), upto)]
-        first = {f"{MANIFESTS}/{name}.json" for name in going}
-        sizes: dict[str, int] = {}
-        for file in (*first, *files):
-            with contextlib.suppress(CorruptData, OSError):  # what is no file is not ours
-                sizes[file] = self.place.size(file)
+        found = {
+            PACKS: [f for f in self.place.names(PACKS) if f not in named and is_old(f, upto)],
+            PARTS: [f for f in self.place.names(PARTS) if is_old(f, upto)],
+            MANIFESTS: [f"{name}.json" for name in going]
+            + [f for f in listed if f.endswith(ending) and is_old(f.removesuffix(ending), upto)],
+        }
+        # What is no file is not ours, and has no size.
+        sizes = {
+            f"{folder}/{file}": nbytes
+            for folder, files in found.items()
+            if files
+            for file, nbytes in self.place.sizes(folder, files).items()
+        }
         nbytes = sum(sizes.values())
         if dry:
             return Collected(names=tuple(going), files=len(sizes), nbytes=nbytes)
         with self.place.lock("readers") as is_held:
-            if not is_held:
-                return Collected(names=(), files=0, nbytes=0)
+            if not is_held or is_over():
+                return nothing
             # Manifests first, durably: none may ever name a pack that is gone. Some may have been
             # removed by a run that was killed before it could see to that.
-            for file in first:
-                self.place.remove(file)
+            first = [f"{MANIFESTS}/{name}.json" for name in going]
+            self.place.remove_all(first)
+            for name in going:
+                self._packs.pop(name, None)
             if sizes:
                 self.place.sync(MANIFESTS)
-            for file in sizes.keys() - first:
-                self.place.remove(file)
+            if not is_over():
+                self.place.remove_all(sizes.keys() - set(first))
+        if uploads:
+            self.place.abort_uploads(lambda file: is_upload(file, upto))
         return Collected(names=tuple(going), files=len(sizes), nbytes=nbytes)
 
 
@@ -307,91 +311,3 @@ class Collected:
     names: tuple[Name, ...]
     files: int
     nbytes: int
-
-
-def _is_old(file: str, upto: int | None) -> bool:
-    """Whether it was written by a run, and for no checkpoint that is still being made."""
-    split = split_name("-".join(file.split("-")[:2]))
-    return split is not None and (upto is None or int(split[1][:8], 16) <= upto)
-
-
-def is_ours(file: str) -> bool:
-    """Whether a run writes files of that name."""
-    folder, _, name = file.rpartition("/")
-    if not folder:
-        return name in {MARK, MARK + ASIDE, "writer", "readers"}
-    return _is_old(name.removesuffix(ASIDE).removesuffix(".json"), None)
-
-
-def refuse_foreign(place: Place) -> None:
-    """Refuse a folder with something else in it, before anything is put there."""
-    names = set(place.names(""))
-    others = {name for name in names if not name.startswith(MARK)}
-    others -= {MANIFESTS, PACKS, PARTS, "writer", "readers"}
-    if MARK in names or (not others and not place.names(MANIFESTS)):
-        return
-    if not _missing_mark(place):
-        raise InvalidArgument(
-            f"{place.root} is no store of checkpoints and not empty (it has "
-            f"{min(others, default=MANIFESTS)}): name a new folder"
-        )
-
-
-def publish(place: Place, name: str, data: bytes) -> None:
-    """A small file, whole and durable or not there."""
-    sink = place.create(name)
-    try:
-        sink.append(memoryview(data))
-        sink.commit()
-    except BaseException:
-        sink.abandon()
-        raise
-
-
-def _missing_mark(place: Place) -> dict[str, Any] | None:
-    """What the mark has to say if it has to be written: nothing yet, or what it said."""
-    if MARK not in place.names(""):
-        return _recall_mark(place)
-    try:
-        manifests.unseal(place.read(MARK, 1 << 16), MARK)
-    except CorruptData:
-        return _recall_mark(place) or None
-    return None
-
-
-def _recall_mark(place: Place) -> dict[str, Any]:
-    """What the mark must have said, going by manifests: no single file may cost all of them."""
-    for file in reversed(place.names(MANIFESTS)):
-        try:
-            found = manifests.read(place.read(f"{MANIFESTS}/{file}", manifests.MOST_BYTES), file)
-        except (CorruptData, IncompatibleFormat, OSError):
-            continue
-        return {"id": found.store, "hash": found.hash}
-    return {}
-
-
-def _read_mark(place: Place, where: str) -> dict[str, Any]:
-    try:
-        held = manifests.unseal(place.read(MARK, 1 << 16), MARK)
-    except (FileNotFoundError, NotADirectoryError, CorruptData) as error:
-        if found := _recall_mark(place):
-            return found
-        if isinstance(error, CorruptData):
-            raise
-        raise InvalidArgument(f"{where} is no store of checkpoints: it has no {MARK}") from None
-    if not isinstance(held, dict) or held.get("format") != _FORMAT:
-        raise CorruptData(f"{where}/{MARK} is not that of a store of checkpoints")
-    if held.get("version") != 1:
-        raise IncompatibleFormat(
-            f"{where} is of version {str(held.get('version'))[:20]}, and this release reads "
-            "version 1: read it with a newer elbowroom"
-        )
-    id = held.get("id")
-    if not isinstance(id, str) or not _ID.fullmatch(id) or not isinstance(held.get("hash"), str):
-        raise CorruptData(f"{where}/{MARK} lacks its identity")
-    if held["hash"] not in HASHES:
-        raise IncompatibleFormat(
-            f"{where} is hashed with {held['hash'][:20]!r}, which this release does not know: read "
-            "it with a newer elbowroom"
-        )
-    return held

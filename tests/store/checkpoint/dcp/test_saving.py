@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from elbowroom.errors import CorruptData, InvalidArgument
 from elbowroom.store.checkpoint import CheckpointWarning, Store
 from elbowroom.store.checkpoint.dcp import Reader, Writer, load, save
-from elbowroom.store.checkpoint.place import LocalPlace
+from elbowroom.store.checkpoint.local import LocalPlace
 from tests.store.checkpoint.runs import start
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

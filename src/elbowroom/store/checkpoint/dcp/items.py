@@ -27,10 +27,11 @@ from elbowroom.store.checkpoint.dcp.metadata import FACT, read_metadata
 from elbowroom.store.checkpoint.dcp.staging import is_wrapper
 from elbowroom.store.checkpoint.layout import Layout, layout_of
 from elbowroom.store.checkpoint.manifest import Manifest, Part
-from elbowroom.store.checkpoint.reading import PACKS, PartReader
+from elbowroom.store.checkpoint.naming import PACKS, Name
+from elbowroom.store.checkpoint.reading import PartReader
 from elbowroom.store.checkpoint.snapshot import Buffer, Piece, Snapshot
 from elbowroom.store.checkpoint.state import flatten
-from elbowroom.store.checkpoint.store import Name, Store
+from elbowroom.store.checkpoint.store import Store
 from elbowroom.store.checkpoint.writing import PartWriter
 
 _Bytes = NDArray[np.uint8]

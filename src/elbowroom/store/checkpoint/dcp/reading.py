@@ -23,10 +23,11 @@ from elbowroom.store.checkpoint.dcp.metadata import (
     tensor_at,
 )
 from elbowroom.store.checkpoint.manifest import Manifest, Part
+from elbowroom.store.checkpoint.naming import Name
 from elbowroom.store.checkpoint.reading import PartReader
 from elbowroom.store.checkpoint.sources import CheckpointWarning
 from elbowroom.store.checkpoint.state import unflatten
-from elbowroom.store.checkpoint.store import Name, Store
+from elbowroom.store.checkpoint.store import Store
 
 
 class Moved(CorruptData):

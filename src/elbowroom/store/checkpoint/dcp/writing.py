@@ -21,11 +21,11 @@ from elbowroom.store.checkpoint.dcp.metadata import FACT, Location, read_metadat
 from elbowroom.store.checkpoint.digests import LEAF_BYTES, check_hash
 from elbowroom.store.checkpoint.holding import hold_writer
 from elbowroom.store.checkpoint.manifest import Manifest, Part
+from elbowroom.store.checkpoint.naming import PACKS, Name
 from elbowroom.store.checkpoint.objects import place_at
 from elbowroom.store.checkpoint.place import Place
-from elbowroom.store.checkpoint.reading import PACKS
 from elbowroom.store.checkpoint.retention import Keep, read_keep
-from elbowroom.store.checkpoint.store import Name, Store
+from elbowroom.store.checkpoint.store import Store
 
 _EMPTY = Part(tree={"dict": []}, packs=(), contents=(), entries=())
 
