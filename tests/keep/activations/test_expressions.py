@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import elbowroom as er
-from elbowroom.keep.activations.operators.expressions import broadcast
+from elbowroom.keep.activations.coordinates import broadcast
 from tests.keep.activations.checking import error_of, gradients, nothing_is_left, same_bits
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from elbowroom.keep.activations.coordinates import Coordinates, coordinates_of
 from elbowroom.keep.activations.moments import Moment, Moments
 from elbowroom.keep.activations.untouched import is_batched
 
@@ -62,12 +63,26 @@ class _Track:
     before: Tensor | None = None
     change: float = 0.0
     change_weight: float = 0.0
-    earlier: Tensor | None = None
+    moved: Tensor | None = None
+    """By the last difference of two gradients in a row."""
+
     last_but_one: float = 0.0
     bend: float = 0.0
     bend_weight: float = 0.0
     share: float = 0.0
     """Of the squared gradient that parts of batches say to be noise; 0 where they are unknown."""
+
+    places: Coordinates | None = None
+
+    def take(self, gradient: Tensor) -> Tensor:
+        """What is followed of it. A matrix's gradient often lies in columns: it is not copied."""
+        if self.index is None:
+            return gradient.reshape(-1)
+        if gradient.is_contiguous():
+            return gradient.view(-1)[self.index]
+        if self.places is None:
+            self.places = coordinates_of(self.index, tuple(gradient.shape))
+        return gradient[self.places]
 
     @property
     def energy(self) -> float:
@@ -110,28 +125,29 @@ class Noise:
         if gradient.layout != torch.strided:
             return
         gradient = gradient.detach()
-        flat = (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1)
+        gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient
         track = self._tracks.get(id(parameter))
         if track is None:
-            track = self._tracks[id(parameter)] = _start(flat)
-        values = (flat if track.index is None else flat[track.index]).to(torch.float32)
-        size = float(values.square().mean())
+            track = self._tracks[id(parameter)] = _start(gradient)
+        values = track.take(gradient).to(torch.float32)
+        size = _squared(values) / max(1, values.numel())
         if not 0 < size < float("inf"):
             return
         track.size = track.size * SIZE_DECAY + size * (1 - SIZE_DECAY)
         track.size_weight = track.size_weight * SIZE_DECAY + 1 - SIZE_DECAY
         if track.before is not None and step == track.step + 1:
-            change = float((values - track.before).square().sum()) / (size + track.last)
+            moved = values - track.before
+            change = _squared(moved) / (size + track.last)
             track.change = track.change * DECAY + change * (1 - DECAY)
             track.change_weight = track.change_weight * DECAY + 1 - DECAY
-            if track.earlier is not None:
-                bend = float((values - 2 * track.before + track.earlier).square().sum())
+            if track.moved is not None:
+                bend = _squared(moved - track.moved)
                 bend /= size + 4 * track.last + track.last_but_one
                 track.bend = track.bend * DECAY + bend * (1 - DECAY)
                 track.bend_weight = track.bend_weight * DECAY + 1 - DECAY
-            track.earlier, track.last_but_one = track.before, track.last
+            track.moved, track.last_but_one = moved, track.last
         else:
-            track.earlier = None
+            track.moved = None
         track.before = values.clone() if track.index is None else values
         track.last, track.step = size, step
         if self._moments is not None and self._moments.has(parameter):
@@ -163,7 +179,7 @@ class Noise:
         moment = self._moment(parameter)
         if moment is not None and moment.share >= LEAST_SHARE:
             spread = (moment.square - moment.mean.square()).clamp_min(0)
-            known = float(spread.sum()) / moment.share * _growth(track, moment)
+            known = float(spread.sum()) * moment.scale / moment.share * _growth(track, moment)
             return known if track is None else _still(known, track)
         if track is None or track.mean is None or track.square is None:
             return None
@@ -245,14 +261,19 @@ def _growth(track: _Track | None, moment: Moment) -> float:
     """The present mean square of the gradient over that which the optimizer remembers."""
     if track is None or not track.size_weight:
         return 1.0
-    square = moment.square if track.index is None else moment.square[track.index]
-    remembered = float(square.mean())
+    remembered = moment.usual(track.index)
     return track.size / track.size_weight / remembered if remembered > 0 else 1.0
 
 
-def _start(flat: Tensor) -> _Track:
-    if flat.numel() <= COORDINATES:
-        return _Track(None, 1.0, flat.numel())
-    generator = torch.Generator().manual_seed(flat.numel())
-    index = torch.randint(flat.numel(), (COORDINATES,), generator=generator)
-    return _Track(index.to(flat.device), flat.numel() / COORDINATES, flat.numel())
+def _squared(values: Tensor) -> float:
+    """Their squared norm, by one call."""
+    return float(torch.dot(values, values))
+
+
+def _start(gradient: Tensor) -> _Track:
+    count = gradient.numel()
+    if count <= COORDINATES:
+        return _Track(None, 1.0, count)
+    generator = torch.Generator().manual_seed(count)
+    index = torch.randint(count, (COORDINATES,), generator=generator)
+    return _Track(index.to(gradient.device), count / COORDINATES, count)

@@ -38,10 +38,14 @@ class Observer:
     """Collects the effects of one pass."""
 
     def __init__(
-        self, finished: Callable[["Observer"], None], parameters: Iterable[nn.Parameter] = ()
+        self,
+        finished: Callable[["Observer"], None],
+        parameters: Iterable[nn.Parameter] = (),
+        *,
+        is_certified: bool = False,
     ) -> None:
         self.records: dict[int, Record] = {}
-        self._finished = finished
+        self._finished, self._is_certified = finished, is_certified
         self.portions = Portions(parameters)
         self._task = -1
         self._failed = False
@@ -117,7 +121,7 @@ class Observer:
         if all(g is None for g in outputs):
             return
         channels = self._channels.pop(record.number, None)
-        passage = Passage(record, outputs, inputs, channels)
+        passage = Passage(record, outputs, inputs, channels, self._is_certified)
         if record.kind not in _BEFORE:
             self.portions.note(passage)
         if record.kind not in _BEFORE or record.number not in self.journeys:

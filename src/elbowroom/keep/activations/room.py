@@ -300,7 +300,11 @@ class Activations:
                 if is_watched:
                     what = "bounds are what they were, since deciding on them"
                     decided = self._faults.guarded(what, self._decide)
-                    observer = Observer(decided, working_parameters(self.model))
+                    observer = Observer(
+                        decided,
+                        working_parameters(self.model),
+                        is_certified=self._rule is Rule.CERTIFIED,
+                    )
                 self._arm_meter(is_watched=is_watched)
         return self._start(observer)
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from elbowroom.keep.activations.coordinates import flat_places
 from elbowroom.keep.activations.needs import RESHAPES, kind_of
 from elbowroom.keep.activations.operators import normalisation
 from elbowroom.keep.activations.operators.expressions import (
@@ -25,7 +26,6 @@ from elbowroom.keep.activations.operators.expressions import (
     Leaf,
     Permuted,
     Reshaped,
-    flat_places,
     value_of,
 )
 from elbowroom.keep.activations.operators.record import Derivation, held, record_of
