@@ -85,7 +85,7 @@ class Lap:
     records: int = 0
     records_bytes: int = 0
     gained_bytes: int = 0
-    """So far: records, without those of the user's own tensors; these plainly; and what is gained."""
+    """So far: records of what is not the user's own, its bytes plainly, and those gained."""
 
     is_left: bool = False
     """Whether its forward went on plainly, so that its times tell nothing."""
