@@ -2,19 +2,18 @@
 
 import math
 from collections.abc import Callable
-from itertools import zip_longest
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from elbowroom.keep.activations.coordinates import Coordinates, coordinates_of, flat_places
 from elbowroom.keep.activations.derive import Derived
-from elbowroom.keep.activations.entries import Entry, Record, coordinates_of
+from elbowroom.keep.activations.entries import Entry, Record
 from elbowroom.keep.activations.journey import energy
 from elbowroom.keep.activations.masks import Bits
 from elbowroom.keep.activations.operators.expressions import (
     Constant,
-    Coordinates,
     Elementwise,
     Expanded,
     Expression,
@@ -22,7 +21,6 @@ from elbowroom.keep.activations.operators.expressions import (
     Leaf,
     Permuted,
     Reshaped,
-    flat_places,
 )
 from elbowroom.keep.activations.operators.record import Derivation
 from elbowroom.keep.activations.payloads import Aliased, dense_form, take_sample
@@ -169,23 +167,23 @@ def _sampled(
             some = _some_values(expression, shape, places, known)
             return lambda leaf, step: some + step if leaf is expression else some
         case Elementwise():
-            shapes = [_shape_of(part) for part in expression.parts]
+            shapes = [part.shape for part in expression.parts]
             parts = [
                 _sampled(part, own, _behind(places, own), known)
                 for part, own in zip(expression.parts, shapes, strict=True)
             ]
             return lambda leaf, step: expression.function(*(part(leaf, step) for part in parts))
         case Expanded():
-            own = _shape_of(expression.part)
+            own = expression.part.shape
             return _sampled(expression.part, own, _behind(places, own), known)
         case Reshaped():
-            own = _shape_of(expression.part)
+            own = expression.part.shape
             there = coordinates_of(flat_places(places, shape), own)
             return _sampled(expression.part, own, there, known)
         case Permuted():
             order = expression.order
-            there = tuple(places[order.index(axis)] for axis in range(len(order)))
-            return _sampled(expression.part, _shape_of(expression.part), there, known)
+            there = Coordinates(places[order.index(axis)] for axis in range(len(order)))
+            return _sampled(expression.part, expression.part.shape, there, known)
         case _:
             raise TypeError(f"no way to compute a part of {type(expression).__name__}")
 
@@ -201,7 +199,7 @@ def _some_values(
     if isinstance(payload, Derived) and payload.signs is None:
         behind = payload.derivation.expression
         if behind is not None:
-            own = _shape_of(behind)
+            own = behind.shape
             there = coordinates_of(flat_places(places, shape), own)
             return _sampled(behind, own, there, known)(leaf, 0.0)
     if leaf not in known:
@@ -212,16 +210,7 @@ def _some_values(
 def _behind(places: Coordinates, shape: tuple[int, ...]) -> Coordinates:
     """In a tensor of this shape, which is broadcast."""
     own = places[len(places) - len(shape) :]
-    return tuple(p if size > 1 else p * 0 for p, size in zip(own, shape, strict=True))
-
-
-def _shape_of(expression: Expression) -> tuple[int, ...]:
-    """As the expression says; torch's own function takes long for a few numbers."""
-    if not isinstance(expression, Elementwise):
-        return expression.shape
-    shapes = [_shape_of(part)[::-1] for part in expression.parts]
-    sizes = zip_longest(*shapes, fillvalue=1)
-    return tuple(next((n for n in each if n != 1), 1) for each in sizes)[::-1]
+    return Coordinates(p if size > 1 else p * 0 for p, size in zip(own, shape, strict=True))
 
 
 def _path_factor(
