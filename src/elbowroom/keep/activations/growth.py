@@ -126,7 +126,7 @@ def _expression_factors(
         if not size > 0:
             continue
         if moved is None:
-            shape = _shape_of(expression)
+            shape = expression.shape
             moved = _sampled(expression, shape, _some_places(shape, near.device), {})
         plain = moved(leaf, 0.0)
         change = sum(energy(moved(leaf, step) - plain) / 2 for step in (size, -size))
