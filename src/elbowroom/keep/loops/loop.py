@@ -17,6 +17,7 @@ from elbowroom.keep.loops.conditions import Conditions
 from elbowroom.keep.loops.functions import Call, Engine, Forward
 from elbowroom.keep.loops.history import History, Recorder, Tape
 from elbowroom.keep.loops.hooks import unhooked
+from elbowroom.keep.loops.mixed import MOST_CELLS, Mixed
 from elbowroom.keep.loops.options import Store, read_choices, read_steps
 from elbowroom.keep.loops.parameters import find_parameters, refuse_changed, refuse_dependent
 from elbowroom.keep.loops.pilot import Pilot, try_out
@@ -69,7 +70,8 @@ def loop(
             and for disk.
         store: Where: "memory", "disk" or a folder for slots; "encoded" or an `Encoding` for a
             history. Decided by `memory` and `tolerance` if left out.
-        schedule: Of slots: "revolve", "periodic", or "online" for a length that is not known.
+        schedule: Of slots: "revolve", "periodic", or "online" for a length that is not known;
+            "mixed" where the tape of a step is no larger than a state.
         tolerance: The relative error that gradients may have; 0 makes them exact.
 
     Returns:
@@ -228,6 +230,7 @@ class Loop:
     ) -> tuple[Plan, Pilot | None]:
         if self._asked.slots is not None:
             usual: Schedule = "revolve" if length is not None else "online"
+            self._refuse_large_table(length)
             inner, outer = self._asked.slots
             kept = Plan(
                 kind="replay",
@@ -260,12 +263,22 @@ class Loop:
             self._known = self._key, plan
         return plan, pilot
 
+    def _refuse_large_table(self, length: int | None) -> None:
+        asked, slots = self._asked, self._asked.slots
+        if asked.schedule == "mixed" and slots and (length or 0) * slots[0] > MOST_CELLS:
+            raise InvalidArgument(
+                f"schedule='mixed' is for up to {MOST_CELLS:,} steps times slots, and {length:,} "
+                f"steps with {slots[0]} slots are more: leave schedule out"
+            )
+
     def _make_engine(
         self, body: Body, length: int | None, until: Until | None, pilot: Pilot | None
     ) -> Engine:
         plan = self.plan
         assert plan is not None
         if plan.kind == "replay":
+            if plan.schedule == "mixed" and length and until is None:
+                return Mixed(body, plan, length)
             return Replay(body, plan, length, until)
         if plan.kind == "tape":
             return History(body, plan, length, until, make_recorder=Tape)
