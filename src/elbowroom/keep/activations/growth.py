@@ -2,19 +2,18 @@
 
 import math
 from collections.abc import Callable
-from itertools import zip_longest
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from elbowroom.keep.activations.coordinates import coordinates_of
 from elbowroom.keep.activations.derive import Derived
-from elbowroom.keep.activations.entries import Entry, Record, coordinates_of
+from elbowroom.keep.activations.entries import Entry, Record
 from elbowroom.keep.activations.journey import energy
 from elbowroom.keep.activations.masks import Bits
 from elbowroom.keep.activations.operators.expressions import (
     Constant,
-    Coordinates,
     Elementwise,
     Expanded,
     Expression,
@@ -22,7 +21,6 @@ from elbowroom.keep.activations.operators.expressions import (
     Leaf,
     Permuted,
     Reshaped,
-    flat_places,
 )
 from elbowroom.keep.activations.operators.record import Derivation
 from elbowroom.keep.activations.payloads import Aliased, dense_form, take_sample
@@ -128,13 +126,16 @@ def _expression_factors(
         if not size > 0:
             continue
         if moved is None:
-            shape = _shape_of(expression)
+            shape = expression.shape
             moved = _sampled(expression, shape, _some_places(shape, near.device), {})
         plain = moved(leaf, 0.0)
         change = sum(energy(moved(leaf, step) - plain) / 2 for step in (size, -size))
         found.append((near, factor * change / max(1, plain.numel()) / size**2))
     return found
 
+
+_Places = tuple[Tensor, ...]
+"""One tensor of indices for each axis."""
 
 _Moved = Callable[[Leaf | Given, float], Tensor]
 """What is computed at some places where the values of one leaf are moved by a step."""
@@ -143,7 +144,7 @@ _Moved = Callable[[Leaf | Given, float], Tensor]
 _PLACES_SEEN = 1 << 12
 
 
-def _some_places(shape: tuple[int, ...], device: torch.device) -> Coordinates:
+def _some_places(shape: tuple[int, ...], device: torch.device) -> _Places:
     """Anywhere in a tensor, the same every time."""
     count = math.prod(shape)
     if count <= _PLACES_SEEN:
@@ -157,7 +158,7 @@ def _some_places(shape: tuple[int, ...], device: torch.device) -> Coordinates:
 def _sampled(
     expression: Expression,
     shape: tuple[int, ...],
-    places: Coordinates,
+    places: _Places,
     known: dict[Leaf | Given, Tensor],
 ) -> _Moved:
     """Known are the values of leaves that have been read."""
@@ -167,25 +168,26 @@ def _sampled(
             return lambda leaf, step: number
         case Leaf() | Given():
             some = _some_values(expression, shape, places, known)
-            return lambda leaf, step: some + step if leaf is expression else some
+            # It may be read in several places.
+            return lambda leaf, step: some + step if leaf == expression else some
         case Elementwise():
-            shapes = [_shape_of(part) for part in expression.parts]
+            shapes = [part.shape for part in expression.parts]
             parts = [
                 _sampled(part, own, _behind(places, own), known)
                 for part, own in zip(expression.parts, shapes, strict=True)
             ]
             return lambda leaf, step: expression.function(*(part(leaf, step) for part in parts))
         case Expanded():
-            own = _shape_of(expression.part)
+            own = expression.part.shape
             return _sampled(expression.part, own, _behind(places, own), known)
         case Reshaped():
-            own = _shape_of(expression.part)
-            there = coordinates_of(flat_places(places, shape), own)
+            own = expression.part.shape
+            there = coordinates_of(_flat(places, shape), own)
             return _sampled(expression.part, own, there, known)
         case Permuted():
             order = expression.order
             there = tuple(places[order.index(axis)] for axis in range(len(order)))
-            return _sampled(expression.part, _shape_of(expression.part), there, known)
+            return _sampled(expression.part, expression.part.shape, there, known)
         case _:
             raise TypeError(f"no way to compute a part of {type(expression).__name__}")
 
@@ -193,7 +195,7 @@ def _sampled(
 def _some_values(
     leaf: Leaf | Given,
     shape: tuple[int, ...],
-    places: Coordinates,
+    places: _Places,
     known: dict[Leaf | Given, Tensor],
 ) -> Tensor:
     """Where a leaf is derived itself, only what its values there come from is read."""
@@ -201,27 +203,26 @@ def _some_values(
     if isinstance(payload, Derived) and payload.signs is None:
         behind = payload.derivation.expression
         if behind is not None:
-            own = _shape_of(behind)
-            there = coordinates_of(flat_places(places, shape), own)
+            own = behind.shape
+            there = coordinates_of(_flat(places, shape), own)
             return _sampled(behind, own, there, known)(leaf, 0.0)
     if leaf not in known:
         known[leaf] = leaf.value()
     return known[leaf][places]
 
 
-def _behind(places: Coordinates, shape: tuple[int, ...]) -> Coordinates:
+def _behind(places: _Places, shape: tuple[int, ...]) -> _Places:
     """In a tensor of this shape, which is broadcast."""
     own = places[len(places) - len(shape) :]
     return tuple(p if size > 1 else p * 0 for p, size in zip(own, shape, strict=True))
 
 
-def _shape_of(expression: Expression) -> tuple[int, ...]:
-    """As the expression says; torch's own function takes long for a few numbers."""
-    if not isinstance(expression, Elementwise):
-        return expression.shape
-    shapes = [_shape_of(part)[::-1] for part in expression.parts]
-    sizes = zip_longest(*shapes, fillvalue=1)
-    return tuple(next((n for n in each if n != 1), 1) for each in sizes)[::-1]
+def _flat(places: _Places, shape: tuple[int, ...]) -> Tensor:
+    """In row-major order; not remembered, as there are many of them."""
+    flat = torch.zeros_like(places[0]) if places else torch.tensor(0)
+    for place, size in zip(places, shape, strict=True):
+        flat = flat * size + place
+    return flat
 
 
 def _path_factor(
