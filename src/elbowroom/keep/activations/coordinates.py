@@ -55,13 +55,18 @@ def coordinates_of(places: Tensor, shape: Shape) -> Coordinates:
     return Coordinates(reversed(found))
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def flat_places(places: Coordinates, shape: Shape) -> Tensor:
     """In row-major order."""
     flat = torch.zeros_like(places[0])
     for place, size in zip(places, shape, strict=True):
         flat = flat * size + place
     return flat
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def known_flat_places(places: Coordinates, shape: Shape) -> Tensor:
+    """The same of few places, which are asked for in every pass."""
+    return flat_places(places, shape)
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -61,6 +61,10 @@ class Observer:
         self.note_s: Callable[[float], None] = lambda seconds: None
         """Told of the time that looking takes."""
 
+    def cancel(self) -> None:
+        """The rest of the forward is not seen: what is seen of it tells nothing."""
+        self._failed = True
+
     def listen(self, node: Any, record: Record) -> None:
         """Have the node tell its gradients when backward comes by."""
         self.records[record.number] = record
@@ -70,6 +74,8 @@ class Observer:
 
     def _come_to(self, record: Record, outputs: Any) -> None:
         """Before the node runs: what it has saved may be written over by what it hands on."""
+        if self._failed:
+            return
         with self._estimate(record):
             passage = Passage(record, outputs, ())
             if all(g is None for g in outputs):
@@ -86,6 +92,8 @@ class Observer:
                 self._channels[record.following[0][0]] = channels
 
     def _pass_by(self, record: Record, inputs: Any, outputs: Any) -> None:
+        if self._failed:
+            return
         task = torch._C._current_graph_task_id()
         if task != self._task:
             # Of a backward that is interrupted no end is told: each has its own.

@@ -20,8 +20,20 @@ if TYPE_CHECKING:
 class Tally:
     """What one pass saved, holds and took; outlives the pass without holding a tensor."""
 
-    def __init__(self, *, is_trial: bool = False, timeline: "Timeline | None" = None) -> None:
-        """A trial, on a part of a batch, says nothing about its sites."""
+    def __init__(
+        self,
+        *,
+        is_trial: bool = False,
+        timeline: "Timeline | None" = None,
+        plain_bytes: int | None = None,
+    ) -> None:
+        """Of a pass that begins.
+
+        Args:
+            is_trial: On a part of a batch, it says nothing about its sites.
+            timeline: Told of what is held, and of what is read.
+            plain_bytes: Of a pass that is left alone: what plain autograd holds, as far as known.
+        """
         self.is_trial = is_trial
         self._timeline = timeline
         self.storages = Storages()
@@ -29,12 +41,12 @@ class Tally:
         """Whether a function of our own runs, and plain autograd saves other tensors there."""
 
         self.held_bytes = 0
-        self.peak_bytes = 0
+        self.peak_bytes = plain_bytes or 0
         self.encode_s = 0.0
         self.decode_s = 0.0
         self._noted: list[Row | _Note] = []
         self._rows: tuple[Row, ...] | None = None
-        self._totals: tuple[int, int] | None = None
+        self._totals = None if plain_bytes is None else (plain_bytes, plain_bytes)
         self._compiled_bytes = self._left_bytes = 0
         self._restored_s: dict[int, float] = {}
         self._entries: list[weakref.ref[Entry]] = []
