@@ -45,33 +45,33 @@ def rates(demand: Demand) -> NDArray[np.float64]:
     if values.size == 0:
         return np.zeros(GRID.size)
     dither = np.random.default_rng(0).random(values.size)
-    zero = values == 0
-    found = np.empty(_COUNTED.size)
-    for place, relative in enumerate(GRID[_COUNTED]):
-        step = 2 * relative * demand.scale
-        codes = np.floor(values / step + dither)
-        # Zeros are a code of their own.
-        codes[zero] = codes.max() + 1
-        counts = _count(codes)
-        share = counts / values.size
-        # Miller-Madow: a sample shows too few kinds.
-        found[place] = -(share * np.log2(share)).sum() + (counts.size - 1) / (
-            2 * values.size * np.log(2)
-        )
+    steps = 2 * GRID[_COUNTED, None] * demand.scale
+    codes = np.floor(values / steps + dither)
+    codes -= codes.min(axis=1, keepdims=True)
+    # Zeros are a code of their own.
+    codes[:, values == 0] = codes.max(axis=1, keepdims=True) + 1
+    rows, counts = _count(codes)
+    share = counts / values.size
+    found = -np.bincount(rows, share * np.log2(share))
+    # Miller-Madow: a sample shows too few kinds.
+    found += (np.bincount(rows) - 1) / (2 * values.size * np.log(2))
     found = np.minimum(np.minimum.accumulate(found), 32.0)
     return np.interp(np.arange(GRID.size), _COUNTED, found)
 
 
-def _count(codes: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How often each code comes; by a table where their range is small."""
-    least = codes.min()
-    if codes.max() - least < _TABLE:
-        found = np.bincount((codes - least).astype(np.intp))
-        return found[found > 0]
-    return np.unique(codes, return_counts=True)[1]
+def _count(codes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """How often each code of a row comes, and in which row; by a table where ranges are small."""
+    ends = codes.max(axis=1).cumsum() + np.arange(1, len(codes) + 1)
+    if ends[-1] < _TABLE:
+        codes[1:] += ends[:-1, None]
+        table = np.bincount(codes.ravel().astype(np.intp))
+        places = np.flatnonzero(table)
+        return np.searchsorted(ends, places, side="right"), table[places]
+    found = [np.unique(row, return_counts=True)[1] for row in codes]
+    return np.repeat(np.arange(len(codes)), [len(each) for each in found]), np.concatenate(found)
 
 
-_TABLE = 1 << 16
+_TABLE = 1 << 18
 
 
 def bits(demand: Demand) -> NDArray[np.float64]:

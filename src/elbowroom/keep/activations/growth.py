@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from elbowroom.keep.activations.coordinates import Coordinates, coordinates_of, flat_places
+from elbowroom.keep.activations.coordinates import coordinates_of
 from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry, Record
 from elbowroom.keep.activations.journey import energy
@@ -134,6 +134,9 @@ def _expression_factors(
     return found
 
 
+_Places = tuple[Tensor, ...]
+"""One tensor of indices for each axis."""
+
 _Moved = Callable[[Leaf | Given, float], Tensor]
 """What is computed at some places where the values of one leaf are moved by a step."""
 
@@ -141,7 +144,7 @@ _Moved = Callable[[Leaf | Given, float], Tensor]
 _PLACES_SEEN = 1 << 12
 
 
-def _some_places(shape: tuple[int, ...], device: torch.device) -> Coordinates:
+def _some_places(shape: tuple[int, ...], device: torch.device) -> _Places:
     """Anywhere in a tensor, the same every time."""
     count = math.prod(shape)
     if count <= _PLACES_SEEN:
@@ -155,7 +158,7 @@ def _some_places(shape: tuple[int, ...], device: torch.device) -> Coordinates:
 def _sampled(
     expression: Expression,
     shape: tuple[int, ...],
-    places: Coordinates,
+    places: _Places,
     known: dict[Leaf | Given, Tensor],
 ) -> _Moved:
     """Known are the values of leaves that have been read."""
@@ -165,7 +168,8 @@ def _sampled(
             return lambda leaf, step: number
         case Leaf() | Given():
             some = _some_values(expression, shape, places, known)
-            return lambda leaf, step: some + step if leaf is expression else some
+            # It may be read in several places.
+            return lambda leaf, step: some + step if leaf == expression else some
         case Elementwise():
             shapes = [part.shape for part in expression.parts]
             parts = [
@@ -178,11 +182,11 @@ def _sampled(
             return _sampled(expression.part, own, _behind(places, own), known)
         case Reshaped():
             own = expression.part.shape
-            there = coordinates_of(flat_places(places, shape), own)
+            there = coordinates_of(_flat(places, shape), own)
             return _sampled(expression.part, own, there, known)
         case Permuted():
             order = expression.order
-            there = Coordinates(places[order.index(axis)] for axis in range(len(order)))
+            there = tuple(places[order.index(axis)] for axis in range(len(order)))
             return _sampled(expression.part, expression.part.shape, there, known)
         case _:
             raise TypeError(f"no way to compute a part of {type(expression).__name__}")
@@ -191,7 +195,7 @@ def _sampled(
 def _some_values(
     leaf: Leaf | Given,
     shape: tuple[int, ...],
-    places: Coordinates,
+    places: _Places,
     known: dict[Leaf | Given, Tensor],
 ) -> Tensor:
     """Where a leaf is derived itself, only what its values there come from is read."""
@@ -200,17 +204,25 @@ def _some_values(
         behind = payload.derivation.expression
         if behind is not None:
             own = behind.shape
-            there = coordinates_of(flat_places(places, shape), own)
+            there = coordinates_of(_flat(places, shape), own)
             return _sampled(behind, own, there, known)(leaf, 0.0)
     if leaf not in known:
         known[leaf] = leaf.value()
     return known[leaf][places]
 
 
-def _behind(places: Coordinates, shape: tuple[int, ...]) -> Coordinates:
+def _behind(places: _Places, shape: tuple[int, ...]) -> _Places:
     """In a tensor of this shape, which is broadcast."""
     own = places[len(places) - len(shape) :]
-    return Coordinates(p if size > 1 else p * 0 for p, size in zip(own, shape, strict=True))
+    return tuple(p if size > 1 else p * 0 for p, size in zip(own, shape, strict=True))
+
+
+def _flat(places: _Places, shape: tuple[int, ...]) -> Tensor:
+    """In row-major order; not remembered, as there are many of them."""
+    flat = torch.zeros_like(places[0]) if places else torch.tensor(0)
+    for place, size in zip(places, shape, strict=True):
+        flat = flat * size + place
+    return flat
 
 
 def _path_factor(

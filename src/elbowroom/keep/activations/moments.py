@@ -53,15 +53,16 @@ class Moments:
             and "step" in state
         )
 
+    def steps(self, parameter: nn.Parameter) -> float:
+        """How many the moments have seen; 0 where there are none."""
+        return float(self._optimizer.state[parameter]["step"]) if self.has(parameter) else 0.0
+
     def of(self, parameter: nn.Parameter) -> Moment | None:
         """The moments after the last step; None where there are none."""
-        betas = self._betas_of(parameter)
-        if betas is None or not self.has(parameter):
+        betas, steps = self._betas_of(parameter), self.steps(parameter)
+        if betas is None or steps < 1:
             return None
         state = self._optimizer.state[parameter]
-        steps = float(state["step"])
-        if steps < 1:
-            return None
         first, second = (1 - beta**steps for beta in betas)
         # Weights (1 - b) b^i, i < steps: the sum of their squares over the square of their sum.
         again = (1 - betas[0]) / (1 + betas[0]) * (1 - betas[0] ** (2 * steps)) / first**2

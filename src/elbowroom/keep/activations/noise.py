@@ -21,6 +21,7 @@ corrected as its neighbours are on average.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -96,6 +97,7 @@ class Noise:
     def __init__(self, moments: Moments | None = None) -> None:
         self._tracks: dict[int, _Track] = {}
         self._moments = moments
+        self._known: dict[int, tuple[Any, float]] = {}
         self._marked = 0.0
         self._usual = 1.0
 
@@ -176,10 +178,8 @@ class Noise:
 
     def _running(self, parameter: nn.Parameter) -> float | None:
         track = self._tracks.get(id(parameter))
-        moment = self._moment(parameter)
-        if moment is not None and moment.share >= LEAST_SHARE:
-            spread = (moment.square - moment.mean.square()).clamp_min(0)
-            known = float(spread.sum()) * moment.scale / moment.share * _growth(track, moment)
+        known = self._by_moments(parameter, track)
+        if known is not None:
             return known if track is None else _still(known, track)
         if track is None or track.mean is None or track.square is None:
             return None
@@ -193,6 +193,23 @@ class Noise:
         spread = (track.square / weight - (track.mean / weight).square()).clamp_min(0)
         size = track.size / track.size_weight
         return _still(float(spread.sum()) * track.scale / share * size, track)
+
+    def _by_moments(self, parameter: nn.Parameter, track: _Track | None) -> float | None:
+        """Asked several times in a look, and read once."""
+        steps = 0.0 if self._moments is None else self._moments.steps(parameter)
+        if not steps:
+            return None
+        now = (steps, track and (track.step, track.size))
+        before = self._known.get(id(parameter))
+        if before is not None and before[0] == now:
+            return before[1]
+        moment = self._moment(parameter)
+        if moment is None or moment.share < LEAST_SHARE:
+            return None
+        spread = (moment.square - moment.mean.square()).clamp_min(0)
+        found = float(spread.sum()) * moment.scale / moment.share * _growth(track, moment)
+        self._known[id(parameter)] = now, found
+        return found
 
     def mark(self) -> None:
         """Bounds follow from the present variance."""
