@@ -351,7 +351,8 @@ class Loop:
         self._probe.arm(length)
 
         def exact(window: Body, steps: int) -> Engine:
-            return Replay(window, Plan(kind="replay", slots=steps), steps, None)
+            slots = steps if self._asked.memory_bytes is None else 4  # the budget holds here too
+            return Replay(window, Plan(kind="replay", slots=slots), steps, None)
 
         def lossy(window: Body, steps: int) -> Engine:
             return History(window, plan, steps, None, make_recorder=record)
