@@ -97,9 +97,7 @@ def test_the_report_is_there_and_says_how_to_repeat_it(facts: dict[str, Any], fo
 
 
 @linux
-def test_a_narrow_terminal_and_a_page_that_is_refused(
-    command: Command, tmp_path: Path
-) -> None:
+def test_a_narrow_terminal_and_a_page_that_is_refused(command: Command, tmp_path: Path) -> None:
     import pty
 
     folder = tmp_path / "run"
