@@ -3,6 +3,7 @@
 import io
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,8 +28,8 @@ def test_adamw_in_steady_state(tmp_path: Path, keep: int, apart: int) -> None:
     model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 256), nn.Linear(256, 10))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     sizes: list[int] = []
-    options = {"model": model, "optimizer": optimizer, "handle_signals": False}
-    with Checkpointer(tmp_path / "run", every=apart, keep=keep, snapshot="copy", **options) as ck:
+    objects: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    with Checkpointer(tmp_path / "run", every=apart, keep=keep, snapshot="copy", **objects) as ck:
         for _ in range(14 * apart):
             model(torch.randn(32, 64)).square().mean().backward()
             optimizer.step()

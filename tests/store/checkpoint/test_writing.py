@@ -56,7 +56,6 @@ def test_small_changes_are_differences_and_chains_end(tmp_path: Path) -> None:
             checkpointer.save(sync=True)
             newest = max((tmp_path / "packs").iterdir())
             sizes.append(newest.stat().st_size)
-            assert size_of(tmp_path) < 5 * 4 * 300 * 300
     full = sizes[0]
     # Whole at first as it is; whole again it is compressed, if only by a tenth.
     assert sum(size > 0.75 * full for size in sizes) == 4
