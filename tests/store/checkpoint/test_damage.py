@@ -25,7 +25,7 @@ from .damages import (
 )
 from .disk import Disk
 from .held import Holder, checkpointer_on
-from .holders import save
+from .holders import flip, save
 from .hostile import in_time
 from .replay import ROOT, bits_of, state_at
 
@@ -258,3 +258,18 @@ def test_a_content_of_many_names_is_read_once(tmp_path: Path) -> None:
     reads.clear()
     counted = Store(place, {"id": store.id, "hash": store.hash})
     assert counted.verify(store.names()[0]) == [] and len(reads) <= 6
+
+
+def test_the_file_that_is_damaged_is_named_and_not_its_chain(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(40_000)
+    states = [{"x": weight + 1e-7 * number * torch.randn(40_000)} for number in range(4)]
+    store = save(tmp_path / "run", *states)
+    names = store.names()
+    packs = sorted((tmp_path / "run" / "packs").iterdir())
+    assert len(store.manifest(names[-1]).parts[0].contents) > 4  # it is a chain
+    flip(packs[0], 3000)
+    for name in names:
+        (damage,) = store.verify(name)
+        assert packs[0].name in damage.what
+        assert not any(pack.name in damage.what for pack in packs[1:])

@@ -283,7 +283,7 @@ class PartReader:
 
     def _blame(self, number: int, where: str, broken: NDArray[np.int64]) -> str:
         content, leaf_bytes = self._part.contents[number], self._manifest.leaf_bytes
-        files = sorted({self._file_of(e) for e in self._extents_of(content)})
+        files = sorted({self._file_of(e) for e in self._broken_link(number, where).extents})
         if not content.coding:
             files = sorted(
                 {
@@ -297,6 +297,22 @@ class PartReader:
             f"{where} is damaged: {len(broken)} of {-(-content.nbytes // leaf_bytes)} pieces do "
             f"not match their digests, the first at byte {first}, in {', '.join(files)}"
         )
+
+    def _broken_link(self, number: int, where: str) -> Content:
+        """The first of those that a content is made of which is not what it was."""
+        numbers = [number]
+        while (base := self._part.contents[numbers[-1]].base) is not None:
+            numbers.append(base)
+        room = np.empty(self._part.contents[number].nbytes, np.uint8)
+        for one in reversed(numbers[1:]):
+            try:
+                self._fill(one, where, room)
+                if not len(self._broken_leaves(one, room)):
+                    continue
+            except (CorruptData, OSError):
+                pass
+            return self._part.contents[one]
+        return self._part.contents[number]
 
     def _extents_of(self, content: Content) -> Iterator[Extent]:
         yield from content.extents

@@ -37,6 +37,8 @@ def read_description(data: bytes, where: str) -> Metadata:
     """The metadata that a pickle makes; refuses one that would make anything else."""
     try:
         found = _Machine(where).run(data)
+    except InvalidArgument:
+        raise
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, RecursionError) as error:
         said = " ".join(str(error).split())[:200]
         raise CorruptData(f"{where} describes no checkpoint, or is damaged ({said})") from None
@@ -96,7 +98,7 @@ class _Machine:
             kind, arguments = self._take(len(stack) - 2)
             if kind not in _KINDS or arguments:
                 raise TypeError("an object of no kind")
-            stack.append(kind.__new__(kind))
+            stack.append(object.__new__(kind))
         elif name == "REDUCE":
             call, arguments = self._take(len(stack) - 2)
             if not any(call is one for one in _CALLS.values()):
