@@ -8,6 +8,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from elbowroom.integrations.companion import Companion
+from elbowroom.integrations.family import Family
+from elbowroom.integrations.orders import Orders
 from elbowroom.integrations.outcomes import Outcome, breach_of, sentence_of
 from elbowroom.keep.activations.anywhere import Account
 from elbowroom.keep.activations.ledger import Ledger, Row
@@ -131,3 +136,16 @@ def test_after_an_interrupt_in_a_forward_the_pass_before_it_counts(tmp_path: Pat
     assert module["ledger"]["rows"]
     # Without a budget too it is the process's own peak, imports and all.
     assert module["peak_bytes"] > 100_000_000
+
+
+def test_a_budget_that_nobody_can_tell_of_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(family: Family) -> list[object]:
+        raise OSError("no such folder")
+
+    monkeypatch.setattr(Family, "reports", fail)
+    for memory, expected in ((None, False), ("1GB", True)):
+        companion = Companion(Family.begin(Orders(memory=memory)))
+        assert companion.has_breached() == expected
+    assert "whether the budget was kept is not known: OSError" in capsys.readouterr().err

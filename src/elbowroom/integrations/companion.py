@@ -64,13 +64,16 @@ class Companion:
             print(f"elbowroom: there is no summary: {error!r}", file=sys.stderr)
 
     def has_breached(self) -> bool:
-        """Whether a budget was asked for and not kept to."""
+        """Whether a budget was asked for and not kept to, or nobody can tell."""
         from elbowroom.integrations.summary import find_breach
 
         try:
             return find_breach(self) is not None
-        except Exception:
-            return False
+        except Exception as error:
+            print(
+                f"elbowroom: whether the budget was kept is not known: {error!r}", file=sys.stderr
+            )
+            return self.orders.memory is not None and not self.has_failed
 
     def say(self, sentence: str) -> None:
         """One line for the user, at once; of several processes the first one speaks."""

@@ -14,12 +14,10 @@ class Watch:
     def __init__(self, tensor: Tensor, *, is_plain: bool = True) -> None:
         """Of tensors that are not plain, such as sparse ones, the data is held."""
         self.version = tensor._version
-        self._shape = list(tensor.shape)
+        self._shape = tensor.shape
         self._type = tensor.dtype, tensor.device
-        self._origin = ""
-        if tensor.grad_fn is not None:
-            kind = _ENDING.sub("", tensor.grad_fn.name())
-            self._origin = f", which is output {tensor.output_nr} of {kind},"
+        node = tensor.grad_fn
+        self._origin = None if node is None else (tensor.output_nr, node.name())
         # A detached tensor shares the counter, and keeps sharing it without the data.
         self._counter = tensor.detach()
         if is_plain:
@@ -31,9 +29,12 @@ class Watch:
             return
         dtype, device = self._type
         kind = torch.empty(0, dtype=dtype, device=device).type()
+        origin = ""
+        if self._origin is not None:
+            origin = f", which is output {self._origin[0]} of {_ENDING.sub('', self._origin[1])},"
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace "
-            f"operation: [{kind} {self._shape}]{self._origin} is at version "
+            f"operation: [{kind} {list(self._shape)}]{origin} is at version "
             f"{self._counter._version}; expected version {self.version} instead. Hint: enable "
             "anomaly detection to find the operation that failed to compute its gradient, with "
             "torch.autograd.set_detect_anomaly(True, check_nan=False)."

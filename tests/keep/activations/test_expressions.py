@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import elbowroom as er
+from elbowroom.keep.activations.coordinates import broadcast
 from tests.keep.activations.checking import error_of, gradients, nothing_is_left, same_bits
 
 
@@ -292,3 +293,13 @@ def test_few_classes_take_no_more_than_plainly() -> None:
         loss = functional.cross_entropy(model(x), y)
     loss.backward()
     assert room.ledger.kept_bytes < 1.1 * 3 * x.nbytes
+
+
+@pytest.mark.parametrize("sizes", [(), ((),), ((3, 1), (4,)), ((1, 4), (3, 1), ()), ((2, 0), (1,))])
+def test_shapes_broadcast_as_in_torch(sizes: tuple[tuple[int, ...], ...]) -> None:
+    assert broadcast(sizes) == tuple(torch.broadcast_shapes(*sizes))
+
+
+def test_shapes_that_do_not_broadcast() -> None:
+    with pytest.raises(RuntimeError, match="do not broadcast"):
+        broadcast([(2, 3), (4,)])

@@ -279,6 +279,75 @@ def train(
         room.close()
 
 
+@pytest.mark.parametrize("tolerance", [0, 0.1])
+def test_a_forward_over_small_tensors_goes_on_plainly(tolerance: float) -> None:
+    plain = [grads for _, grads in train(Loop, (300, 40), 2)]
+    found: list[int] = []
+    options: dict[str, Any] = {"tolerance": tolerance, "overhead": 0.0}
+    for (room, mine), theirs in zip(train(Loop, (300, 40), 2, **options), plain, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+        assert room is not None
+        found.append(len(room.ledger.rows))
+        assert ["left alone" in event for event in room.ledger.events] == [True]
+    # Each of some hundreds of tensors would have a row.
+    assert 0 < found[0] < 150 and found[1] == 0
+
+
+def test_what_is_saved_plainly_in_mid_forward_is_still_checked_for_changes() -> None:
+    model = Loop()
+    room = er.Activations(model, tolerance=0, overhead=0.0)
+    with room:
+        y = model(torch.randn(300, 40))
+        z = y.exp()
+        z += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+    room.close()
+
+
+def test_hooks_inside_keep_a_forward_from_going_on_plainly() -> None:
+    """Those of the user's own come off in their turn, and ours only when they are on top."""
+    model, seen = Loop(), []
+    room = er.Activations(model, tolerance=0, overhead=0.0)
+
+    def pack(tensor: Tensor) -> Tensor:
+        seen.append(tensor.shape)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t):
+        with room:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+                inside = model(torch.randn(300, 40))
+            assert not room.ledger.events and len(seen) > 150
+            loss = inside.sum() + model(torch.randn(300, 40)).sum()
+        assert any("left alone" in event for event in room.ledger.events)
+        count = len(seen)
+        loss = loss + model(torch.randn(2, 40)).sum()
+    loss.backward()
+    assert len(seen) == count
+    assert all(p.grad is not None for p in model.parameters())
+    room.close()
+
+
+def test_large_tensors_are_not_left_for_being_many() -> None:
+    layers = [layer for _ in range(60) for layer in (nn.Linear(64, 64), nn.GELU())]
+    room = [room for room, _ in train(lambda: nn.Sequential(*layers), (600, 64), 1, tolerance=0)][
+        -1
+    ]
+    assert room is not None
+    assert len(room.ledger.rows) > 100 and room.ledger.ratio > 1.5
+    assert not room.ledger.events
+
+
+def test_the_ledger_of_passes_left_alone_says_what_plain_holds() -> None:
+    options: dict[str, Any] = {"tolerance": 0, "overhead": 0.0}
+    rooms = [(room, room.ledger) for room, _ in train(Loop, (4, 2), 6, **options) if room]
+    ledgers = [ledger for _, ledger in rooms]
+    assert any("left alone" in event for event in ledgers[-1].events)
+    assert ledgers[-1].rows == () and ledgers[-1].ratio == 1
+    assert ledgers[-1].saved_bytes == ledgers[0].saved_bytes > 0
+
+
 def test_a_loop_over_small_tensors_is_left_alone_and_stays_as_it_is() -> None:
     plain = [grads for _, grads in train(Loop, (4, 60), 4)]
     for tolerance in (0, 0.1):

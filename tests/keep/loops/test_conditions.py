@@ -11,7 +11,8 @@ from torch.autograd import grad
 
 import elbowroom as er
 from elbowroom.keep import Encoding
-from elbowroom.keep.loops.conditions import Statistics, reachable_modules
+from elbowroom.keep.loops.names import Reach
+from elbowroom.keep.loops.statistics import Statistics
 
 from .steps import plain
 
@@ -212,7 +213,7 @@ def test_a_large_constant_is_not_copied() -> None:
             return state * self.table[0]
 
     table = Table()
-    statistics = Statistics(reachable_modules(lambda s: 2 * table(s)))
+    statistics = Statistics(b for m in Reach(lambda s: 2 * table(s)).modules for b in m.buffers())
     copies = statistics.copy()
     assert len(copies) == 2
     table(torch.ones(3))

@@ -241,10 +241,10 @@ class Trouble(Exception):
 @pytest.mark.parametrize("when", ["forward", "backward"])
 def test_an_exception_in_a_step_comes_through(options: dict[str, Any], when: str) -> None:
     cell, x = Cell(), start()
-    is_back = False
+    going = ["forward"]
 
     def step(state: Tensor, number: int) -> Tensor:
-        if number == 6 and is_back == (when == "backward"):
+        if number == 6 and going[0] == when:
             raise Trouble("step 6")
         return cell(state)
 
@@ -254,11 +254,11 @@ def test_an_exception_in_a_step_comes_through(options: dict[str, Any], when: str
             loop(x, 200)
     else:
         total = loop(x, 200).sum()
-        is_back = True
+        going[0] = "backward"
         with pytest.raises(Trouble, match="step 6"):
             total.backward()
     assert loop.engine is not None and loop.engine.held_bytes == 0
-    is_back = when == "forward"
+    going[0] = ""
     loop(x, 200).sum().backward()
 
 

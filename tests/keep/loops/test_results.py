@@ -82,17 +82,20 @@ def test_a_copy_of_a_loop_is_without_what_was_kept() -> None:
 
 
 def test_a_plan_is_made_once() -> None:
-    cell, x, calls = Cell(width=8), start(width=8), [0]
+    x = start(width=8)
 
-    def step(state: Tensor) -> Tensor:
-        calls[0] += 1
-        return cell(state)
+    class Counted(Cell):
+        called = 0
 
-    loop = er.Loop(step, parameters=cell, memory=12_000)
+        def forward(self, state: Tensor) -> Tensor:
+            Counted.called += 1
+            return super().forward(state)
+
+    loop = er.Loop(Counted(width=8), memory=12_000)
     counts = []
     for state in (x, x, x[:2]):
-        calls[0] = 0
+        Counted.called = 0
         loop(state, 300)
         assert loop.plan is not None and loop.plan.kind == "replay"
-        counts.append(calls[0])
+        counts.append(Counted.called)
     assert counts[0] > counts[1] == 300 and counts[2] == counts[0]

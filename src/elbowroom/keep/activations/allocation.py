@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 # Bounds tried, relative to a tensor's spread: fine enough that the grid costs under 1 % of error.
 GRID = np.exp2(np.arange(-12, 0.51, 0.25))
 
+# Where bits are counted: between two of these places they fall evenly, to a thirtieth of a bit.
+_COUNTED = np.r_[0:32:4, 32 : GRID.size : 2]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demand:
@@ -42,32 +45,33 @@ def rates(demand: Demand) -> NDArray[np.float64]:
     if values.size == 0:
         return np.zeros(GRID.size)
     dither = np.random.default_rng(0).random(values.size)
-    zero = values == 0
-    out = np.empty(GRID.size)
-    for place, relative in enumerate(GRID):
-        step = 2 * relative * demand.scale
-        codes = np.floor(values / step + dither)
-        # Zeros are a code of their own.
-        codes[zero] = codes.max() + 1
-        counts = _count(codes)
-        share = counts / values.size
-        # Miller-Madow: a sample shows too few kinds.
-        out[place] = -(share * np.log2(share)).sum() + (counts.size - 1) / (
-            2 * values.size * np.log(2)
-        )
-    return np.minimum(np.minimum.accumulate(out), 32.0)
+    steps = 2 * GRID[_COUNTED, None] * demand.scale
+    codes = np.floor(values / steps + dither)
+    codes -= codes.min(axis=1, keepdims=True)
+    # Zeros are a code of their own.
+    codes[:, values == 0] = codes.max(axis=1, keepdims=True) + 1
+    rows, counts = _count(codes)
+    share = counts / values.size
+    found = -np.bincount(rows, share * np.log2(share))
+    # Miller-Madow: a sample shows too few kinds.
+    found += (np.bincount(rows) - 1) / (2 * values.size * np.log(2))
+    found = np.minimum(np.minimum.accumulate(found), 32.0)
+    return np.interp(np.arange(GRID.size), _COUNTED, found)
 
 
-def _count(codes: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How often each code comes; by a table where their range is small."""
-    least = codes.min()
-    if codes.max() - least < _TABLE:
-        found = np.bincount((codes - least).astype(np.intp))
-        return found[found > 0]
-    return np.unique(codes, return_counts=True)[1]
+def _count(codes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """How often each code of a row comes, and in which row; by a table where ranges are small."""
+    ends = codes.max(axis=1).cumsum() + np.arange(1, len(codes) + 1)
+    if ends[-1] < _TABLE:
+        codes[1:] += ends[:-1, None]
+        table = np.bincount(codes.ravel().astype(np.intp))
+        places = np.flatnonzero(table)
+        return np.searchsorted(ends, places, side="right"), table[places]
+    found = [np.unique(row, return_counts=True)[1] for row in codes]
+    return np.repeat(np.arange(len(codes)), [len(each) for each in found]), np.concatenate(found)
 
 
-_TABLE = 1 << 16
+_TABLE = 1 << 18
 
 
 def bits(demand: Demand) -> NDArray[np.float64]:
@@ -185,7 +189,7 @@ class _Menu:
 def _first(holds: Callable[[float], bool]) -> float:
     """The least price from which on it holds."""
     low, high = -30.0, 30.0
-    for _ in range(32):
+    for _ in range(22):
         middle = (low + high) / 2
         if holds(10**middle):
             high = middle

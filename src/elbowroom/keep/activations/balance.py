@@ -63,11 +63,13 @@ class Rows:
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Take off what errors have added to the sum, a part from each value that is not zero."""
-        total = tensor.sum(self.axis, keepdim=True)
-        count = tensor.count_nonzero(self.axis).unsqueeze(self.axis).clamp_(min=1)
+        is_there = torch.ne(tensor, 0, out=torch.empty_like(tensor))
+        total, count = (
+            t.sum(self.axis, keepdim=True, dtype=torch.float32) for t in (tensor, is_there)
+        )
         # Rows in which everything is masked have no sum.
-        off = torch.where(total > 0.5, (total - 1) / count, 0.0).to(tensor.dtype)
-        return tensor.sub_(off * (tensor != 0))
+        off = torch.where(total > 0.5, (total - 1) / count.clamp_(min=1), 0.0)
+        return tensor.sub_(is_there.mul_(off))
 
 
 def balanced(coded: "Coded", entry: "Entry", records: "dict[int, Record]") -> "Coded":

@@ -4,7 +4,6 @@ import math
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from elbowroom.codec.places import Windows
 from elbowroom.keep.activations.clock import now_s
+from elbowroom.keep.activations.coordinates import Coordinates, coordinates_in, places_in
 from elbowroom.keep.activations.laps import Held
 from elbowroom.keep.activations.needs import Need, is_accumulator, kind_of, need_of
 from elbowroom.keep.activations.payloads import Payload, Raw, Spent
@@ -22,9 +22,6 @@ from elbowroom.keep.versions import Watch
 
 if TYPE_CHECKING:
     from elbowroom.keep.activations.storages import SavedStorage
-
-# Values by which to tell whether what should follow from a tensor still does.
-_PROBED = 16
 
 Identity = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]
 
@@ -41,28 +38,12 @@ def identity_of(tensor: Tensor) -> Identity:
     )
 
 
-@lru_cache(maxsize=1024)
-def places_in(count: int, device: torch.device) -> Tensor:
-    """Some places from the first of so many to the last."""
-    few = min(count, _PROBED)
-    return torch.arange(few, device=device) * (count - 1) // max(1, few - 1)
-
-
-def coordinates_of(places: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Of places in row-major order; torch's own function takes a second to load."""
-    found: list[Tensor] = []
-    for size in reversed(shape):
-        found.append(places % size)
-        places = places // size
-    return tuple(reversed(found))
-
-
 def values_at_places(tensor: Tensor) -> Tensor:
     """A copy of some values, in row-major order."""
-    places = places_in(tensor.numel(), tensor.device)
     if tensor.is_contiguous():
-        return tensor.view(-1)[places]
-    return tensor[coordinates_of(places, tuple(tensor.shape))]
+        return tensor.view(-1)[places_in(tensor.numel(), tensor.device)]
+    shape = tuple(tensor.shape)
+    return tensor[coordinates_in(tensor.numel(), shape, tensor.device)]
 
 
 @dataclass(slots=True)
@@ -208,6 +189,7 @@ class Entry:
         "storage_bytes",
         "uses",
         "version",
+        "warm",
         "watch",
         "windows",
     )
@@ -221,8 +203,9 @@ class Entry:
         self.is_row_major = is_plain and tensor.is_contiguous()
         self.version = tensor._version
         self.watch = Watch(tensor, is_plain=is_plain)
-        self.storage = StorageWeakRef(tensor.untyped_storage()) if is_plain else None
-        self.storage_bytes = tensor.untyped_storage().nbytes() if is_plain else 0
+        storage = tensor.untyped_storage() if is_plain else None
+        self.storage = None if storage is None else StorageWeakRef(storage)
+        self.storage_bytes = 0 if storage is None else storage.nbytes()
         # What is expanded has no memory for each of its elements.
         nbytes = tensor.numel() * tensor.element_size() if is_plain else 0
         self.nbytes_plain = min(nbytes, self.storage_bytes)
@@ -233,6 +216,8 @@ class Entry:
         self.uses: list[Use] = []
         self.bound = 0.0
         self.recent: weakref.ref[Tensor] | None = None
+        self.warm: Tensor | None = None
+        """Its values, held for readers that are near."""
         self.windows: Windows | None = None
         self.bands: tuple[float, ...] | None = None
         self.has_step = False
@@ -294,7 +279,7 @@ class Entry:
         """Its tensor is about to be written over: nobody may ask for it again."""
         if self.on_release is not None:
             self.on_release(self)
-        self.on_release, self.payload, self.recent = None, Spent(), None
+        self.on_release, self.payload, self.recent, self.warm = None, Spent(), None, None
 
     @property
     def needs(self) -> set[Need]:
@@ -354,9 +339,14 @@ class Entry:
         self.recent = weakref.ref(tensor)
         return tensor
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether its values need not be made."""
+        return self.raw is not None or (self.recent is not None and self.recent() is not None)
+
     def values_anew(self) -> Tensor:
         """Made again from what is held, and from nothing that has been made before."""
-        self.recent = self.signs = None
+        self.recent = self.warm = self.signs = None
         for source in getattr(self.payload, "sources", ()):
             source.values_anew()
         return self.values()
@@ -368,6 +358,10 @@ class Entry:
     def places(self) -> Tensor:
         """Where those are."""
         return places_in(math.prod(self.shape), self.device)
+
+    def coordinates(self) -> Coordinates:
+        """The same, axis by axis."""
+        return coordinates_in(math.prod(self.shape), self.shape, self.device)
 
     def outline(self) -> Tensor:
         """The shape without its memory; strides say nothing of the order."""

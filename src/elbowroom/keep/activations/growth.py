@@ -1,16 +1,27 @@
 """How errors grow in functions, and on the way from a source to what derives from it."""
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from elbowroom.keep.activations.coordinates import coordinates_of
 from elbowroom.keep.activations.derive import Derived
 from elbowroom.keep.activations.entries import Entry, Record
 from elbowroom.keep.activations.journey import energy
 from elbowroom.keep.activations.masks import Bits
-from elbowroom.keep.activations.operators.expressions import Expression, Leaf
+from elbowroom.keep.activations.operators.expressions import (
+    Constant,
+    Elementwise,
+    Expanded,
+    Expression,
+    Given,
+    Leaf,
+    Permuted,
+    Reshaped,
+)
 from elbowroom.keep.activations.operators.record import Derivation
 from elbowroom.keep.activations.payloads import Aliased, dense_form, take_sample
 from elbowroom.keep.activations.policy import spread
@@ -94,14 +105,13 @@ def _path_factors(derived: Derived, records: dict[int, Record]) -> list[tuple[En
 def _expression_factors(
     expression: Expression, records: dict[int, Record]
 ) -> list[tuple[Entry, float]]:
-    """Measured: all values of a leaf are moved by the size of its errors, up and down.
+    """Measured at some places: a leaf's values are moved by the size of its errors, up and down.
 
     Each value of the result depends on one of the leaf's, so that this is what independent errors
     of that size do to it.
     """
     leaves = list(dict.fromkeys(expression.leaves()))
-    values = {leaf: leaf.value() for leaf in leaves}
-    plain: Tensor | None = None
+    moved: _Moved | None = None
     found: list[tuple[Entry, float]] = []
     for leaf in leaves:
         if isinstance(leaf, Leaf):
@@ -115,13 +125,104 @@ def _expression_factors(
         size = error_size(near) * factor**0.5
         if not size > 0:
             continue
-        plain = expression.apply(values.__getitem__) if plain is None else plain
-        change = 0.0
-        for step in (size, -size):
-            moved = values | {leaf: values[leaf] + step}
-            change += energy(expression.apply(moved.__getitem__) - plain) / 2
+        if moved is None:
+            shape = expression.shape
+            moved = _sampled(expression, shape, _some_places(shape, near.device), {})
+        plain = moved(leaf, 0.0)
+        change = sum(energy(moved(leaf, step) - plain) / 2 for step in (size, -size))
         found.append((near, factor * change / max(1, plain.numel()) / size**2))
     return found
+
+
+_Places = tuple[Tensor, ...]
+"""One tensor of indices for each axis."""
+
+_Moved = Callable[[Leaf | Given, float], Tensor]
+"""What is computed at some places where the values of one leaf are moved by a step."""
+
+# Of what is derived from several tensors.
+_PLACES_SEEN = 1 << 12
+
+
+def _some_places(shape: tuple[int, ...], device: torch.device) -> _Places:
+    """Anywhere in a tensor, the same every time."""
+    count = math.prod(shape)
+    if count <= _PLACES_SEEN:
+        flat = torch.arange(count, device=device)
+    else:
+        generator = torch.Generator().manual_seed(count)
+        flat = torch.randint(count, (_PLACES_SEEN,), generator=generator).to(device)
+    return coordinates_of(flat, shape)
+
+
+def _sampled(
+    expression: Expression,
+    shape: tuple[int, ...],
+    places: _Places,
+    known: dict[Leaf | Given, Tensor],
+) -> _Moved:
+    """Known are the values of leaves that have been read."""
+    match expression:
+        case Constant():
+            number = expression.apply(known.__getitem__)
+            return lambda leaf, step: number
+        case Leaf() | Given():
+            some = _some_values(expression, shape, places, known)
+            # It may be read in several places.
+            return lambda leaf, step: some + step if leaf == expression else some
+        case Elementwise():
+            shapes = [part.shape for part in expression.parts]
+            parts = [
+                _sampled(part, own, _behind(places, own), known)
+                for part, own in zip(expression.parts, shapes, strict=True)
+            ]
+            return lambda leaf, step: expression.function(*(part(leaf, step) for part in parts))
+        case Expanded():
+            own = expression.part.shape
+            return _sampled(expression.part, own, _behind(places, own), known)
+        case Reshaped():
+            own = expression.part.shape
+            there = coordinates_of(_flat(places, shape), own)
+            return _sampled(expression.part, own, there, known)
+        case Permuted():
+            order = expression.order
+            there = tuple(places[order.index(axis)] for axis in range(len(order)))
+            return _sampled(expression.part, expression.part.shape, there, known)
+        case _:
+            raise TypeError(f"no way to compute a part of {type(expression).__name__}")
+
+
+def _some_values(
+    leaf: Leaf | Given,
+    shape: tuple[int, ...],
+    places: _Places,
+    known: dict[Leaf | Given, Tensor],
+) -> Tensor:
+    """Where a leaf is derived itself, only what its values there come from is read."""
+    payload = leaf.entry.payload if isinstance(leaf, Leaf) and leaf not in known else None
+    if isinstance(payload, Derived) and payload.signs is None:
+        behind = payload.derivation.expression
+        if behind is not None:
+            own = behind.shape
+            there = coordinates_of(_flat(places, shape), own)
+            return _sampled(behind, own, there, known)(leaf, 0.0)
+    if leaf not in known:
+        known[leaf] = leaf.value()
+    return known[leaf][places]
+
+
+def _behind(places: _Places, shape: tuple[int, ...]) -> _Places:
+    """In a tensor of this shape, which is broadcast."""
+    own = places[len(places) - len(shape) :]
+    return tuple(p if size > 1 else p * 0 for p, size in zip(own, shape, strict=True))
+
+
+def _flat(places: _Places, shape: tuple[int, ...]) -> Tensor:
+    """In row-major order; not remembered, as there are many of them."""
+    flat = torch.zeros_like(places[0]) if places else torch.tensor(0)
+    for place, size in zip(places, shape, strict=True):
+        flat = flat * size + place
+    return flat
 
 
 def _path_factor(

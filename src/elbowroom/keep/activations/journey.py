@@ -41,7 +41,10 @@ class Channels:
     """Of a normalisation over the batch or over groups, for the node behind it."""
 
     directions: Tensor
-    """Normalised values of a few samples."""
+    """Normalised values of a few samples, and of some channels."""
+
+    every: int
+    """From one of those channels to the next."""
 
     batch: int
     handed_on: Tensor
@@ -68,9 +71,23 @@ class Passage:
     channels: Channels | None = None
     """Where a normalisation over the batch comes next."""
 
+    is_certified: bool = False
+    """Whether it counts how far an error can move one weight's gradient at most."""
+
+    known: dict[int, float] = field(default_factory=dict[int, float])
+    """Energies of its gradients, by the tensor's id."""
+
     def gradient(self) -> Tensor:
         """Of the first output that has one."""
         return next(g for g in self.outputs if g is not None)
+
+    def energy(self, gradient: Tensor | None) -> float:
+        """Of one of its gradients; read once."""
+        if gradient is None:
+            return 0.0
+        if id(gradient) not in self.known:
+            self.known[id(gradient)] = energy(gradient)
+        return self.known[id(gradient)]
 
     def values(self, slot: str) -> Tensor | None:
         """What the node has saved there."""
@@ -99,6 +116,22 @@ def energies(tensor: Tensor, axes: list[int] | None = None) -> Tensor:
         tensor = tensor.float()
     dtype = torch.promote_types(tensor.dtype, torch.float32)
     return torch.linalg.vector_norm(tensor, 2, axes, dtype=dtype).double().square()
+
+
+def some_of(tensor: Tensor, count: int = 1 << 18) -> Tensor:
+    """Every so many of what is along the first axis, for the mean of many alike."""
+    few = max(8, len(tensor) * count // max(1, tensor.numel()))
+    # An odd step meets all positions of rows, whose number is often a power of two.
+    return tensor[:: max(1, len(tensor) // few - 1) | 1]
+
+
+def some_rows(tensor: Tensor, axis: int, count: int = 1 << 16) -> Tensor:
+    """Every so many of the rows along this axis, as a matrix."""
+    is_last = axis in (-1, tensor.dim() - 1)
+    if not is_last and axis != 0:
+        # They would all be copied.
+        tensor = tensor[:1]
+    return some_of(tensor.movedim(axis, -1).reshape(-1, tensor.shape[axis]), count)
 
 
 def channel_sums(tensor: Tensor, order: int) -> Tensor:

@@ -82,10 +82,18 @@ class Lap:
     kept_bytes: int = 0
     """Of all saved tensors, small ones too."""
 
+    records: int = 0
+    records_bytes: int = 0
+    gained_bytes: int = 0
+    """So far: records of what is not the user's own, its bytes plainly, and those gained."""
+
+    is_left: bool = False
+    """Whether its forward went on plainly, so that its times tell nothing."""
+
     @property
     def is_whole(self) -> bool:
         """Whether its backward has begun."""
-        return self.backward_end > 0
+        return self.backward_end > 0 and not self.is_left
 
     @property
     def ours_s(self) -> float:
@@ -118,6 +126,8 @@ class Lap:
             is_small=is_small,
         )
         self.held.append(entry.held)
+        if entry.held.method != "keep":
+            self.gained_bytes += entry.held.plain_bytes - entry.held.held_bytes
         self.within_s = 0.0
         self.calls += 1  # when it goes
 

@@ -215,7 +215,7 @@ def claim(entry: Entry, logits: Tensor) -> bool:
         if is_ours:
             entry.spend()
     if is_ours:
-        entry.recent = None
+        entry.recent = entry.warm = None
     return is_ours and _aten.is_non_overlapping_and_dense(logits)
 
 

@@ -40,7 +40,7 @@ _LOOK_BYTES = 16 << 20
 # Of what is in tensors, so much may be free on top of what they need at once: sizes take turns, and
 # with nothing to spare a part of the pages would go to the system and come back in every pass. In
 # large passes that part takes a hundredth of the time.
-_SLACK, _LARGE_SLACK = 1 / 16, 1 / 64
+_SLACK, _LARGE_SLACK = 1 / 4, 1 / 64
 
 
 class Pages:

@@ -21,10 +21,12 @@ corrected as its neighbours are on average.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from elbowroom.keep.activations.coordinates import Coordinates, coordinates_of
 from elbowroom.keep.activations.moments import Moment, Moments
 from elbowroom.keep.activations.untouched import is_batched
 
@@ -62,12 +64,26 @@ class _Track:
     before: Tensor | None = None
     change: float = 0.0
     change_weight: float = 0.0
-    earlier: Tensor | None = None
+    moved: Tensor | None = None
+    """By the last difference of two gradients in a row."""
+
     last_but_one: float = 0.0
     bend: float = 0.0
     bend_weight: float = 0.0
     share: float = 0.0
     """Of the squared gradient that parts of batches say to be noise; 0 where they are unknown."""
+
+    places: Coordinates | None = None
+
+    def take(self, gradient: Tensor) -> Tensor:
+        """What is followed of it. A matrix's gradient often lies in columns: it is not copied."""
+        if self.index is None:
+            return gradient.reshape(-1)
+        if gradient.is_contiguous():
+            return gradient.view(-1)[self.index]
+        if self.places is None:
+            self.places = coordinates_of(self.index, tuple(gradient.shape))
+        return gradient[self.places]
 
     @property
     def energy(self) -> float:
@@ -81,6 +97,7 @@ class Noise:
     def __init__(self, moments: Moments | None = None) -> None:
         self._tracks: dict[int, _Track] = {}
         self._moments = moments
+        self._known: dict[int, tuple[Any, float]] = {}
         self._marked = 0.0
         self._usual = 1.0
 
@@ -110,28 +127,29 @@ class Noise:
         if gradient.layout != torch.strided:
             return
         gradient = gradient.detach()
-        flat = (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1)
+        gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient
         track = self._tracks.get(id(parameter))
         if track is None:
-            track = self._tracks[id(parameter)] = _start(flat)
-        values = (flat if track.index is None else flat[track.index]).to(torch.float32)
-        size = float(values.square().mean())
+            track = self._tracks[id(parameter)] = _start(gradient)
+        values = track.take(gradient).to(torch.float32)
+        size = _squared(values) / max(1, values.numel())
         if not 0 < size < float("inf"):
             return
         track.size = track.size * SIZE_DECAY + size * (1 - SIZE_DECAY)
         track.size_weight = track.size_weight * SIZE_DECAY + 1 - SIZE_DECAY
         if track.before is not None and step == track.step + 1:
-            change = float((values - track.before).square().sum()) / (size + track.last)
+            moved = values - track.before
+            change = _squared(moved) / (size + track.last)
             track.change = track.change * DECAY + change * (1 - DECAY)
             track.change_weight = track.change_weight * DECAY + 1 - DECAY
-            if track.earlier is not None:
-                bend = float((values - 2 * track.before + track.earlier).square().sum())
+            if track.moved is not None:
+                bend = _squared(moved - track.moved)
                 bend /= size + 4 * track.last + track.last_but_one
                 track.bend = track.bend * DECAY + bend * (1 - DECAY)
                 track.bend_weight = track.bend_weight * DECAY + 1 - DECAY
-            track.earlier, track.last_but_one = track.before, track.last
+            track.moved, track.last_but_one = moved, track.last
         else:
-            track.earlier = None
+            track.moved = None
         track.before = values.clone() if track.index is None else values
         track.last, track.step = size, step
         if self._moments is not None and self._moments.has(parameter):
@@ -160,10 +178,8 @@ class Noise:
 
     def _running(self, parameter: nn.Parameter) -> float | None:
         track = self._tracks.get(id(parameter))
-        moment = self._moment(parameter)
-        if moment is not None and moment.share >= LEAST_SHARE:
-            spread = (moment.square - moment.mean.square()).clamp_min(0)
-            known = float(spread.sum()) / moment.share * _growth(track, moment)
+        known = self._by_moments(parameter, track)
+        if known is not None:
             return known if track is None else _still(known, track)
         if track is None or track.mean is None or track.square is None:
             return None
@@ -177,6 +193,23 @@ class Noise:
         spread = (track.square / weight - (track.mean / weight).square()).clamp_min(0)
         size = track.size / track.size_weight
         return _still(float(spread.sum()) * track.scale / share * size, track)
+
+    def _by_moments(self, parameter: nn.Parameter, track: _Track | None) -> float | None:
+        """Asked several times in a look, and read once."""
+        steps = 0.0 if self._moments is None else self._moments.steps(parameter)
+        if not steps:
+            return None
+        now = (steps, track and (track.step, track.size))
+        before = self._known.get(id(parameter))
+        if before is not None and before[0] == now:
+            return before[1]
+        moment = self._moment(parameter)
+        if moment is None or moment.share < LEAST_SHARE:
+            return None
+        spread = (moment.square - moment.mean.square()).clamp_min(0)
+        found = float(spread.sum()) * moment.scale / moment.share * _growth(track, moment)
+        self._known[id(parameter)] = now, found
+        return found
 
     def mark(self) -> None:
         """Bounds follow from the present variance."""
@@ -245,14 +278,19 @@ def _growth(track: _Track | None, moment: Moment) -> float:
     """The present mean square of the gradient over that which the optimizer remembers."""
     if track is None or not track.size_weight:
         return 1.0
-    square = moment.square if track.index is None else moment.square[track.index]
-    remembered = float(square.mean())
+    remembered = moment.usual(track.index)
     return track.size / track.size_weight / remembered if remembered > 0 else 1.0
 
 
-def _start(flat: Tensor) -> _Track:
-    if flat.numel() <= COORDINATES:
-        return _Track(None, 1.0, flat.numel())
-    generator = torch.Generator().manual_seed(flat.numel())
-    index = torch.randint(flat.numel(), (COORDINATES,), generator=generator)
-    return _Track(index.to(flat.device), flat.numel() / COORDINATES, flat.numel())
+def _squared(values: Tensor) -> float:
+    """Their squared norm, by one call."""
+    return float(torch.dot(values, values))
+
+
+def _start(gradient: Tensor) -> _Track:
+    count = gradient.numel()
+    if count <= COORDINATES:
+        return _Track(None, 1.0, count)
+    generator = torch.Generator().manual_seed(count)
+    index = torch.randint(count, (COORDINATES,), generator=generator)
+    return _Track(index.to(gradient.device), count / COORDINATES, count)

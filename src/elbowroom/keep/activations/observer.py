@@ -38,10 +38,14 @@ class Observer:
     """Collects the effects of one pass."""
 
     def __init__(
-        self, finished: Callable[["Observer"], None], parameters: Iterable[nn.Parameter] = ()
+        self,
+        finished: Callable[["Observer"], None],
+        parameters: Iterable[nn.Parameter] = (),
+        *,
+        is_certified: bool = False,
     ) -> None:
         self.records: dict[int, Record] = {}
-        self._finished = finished
+        self._finished, self._is_certified = finished, is_certified
         self.portions = Portions(parameters)
         self._task = -1
         self._failed = False
@@ -57,6 +61,10 @@ class Observer:
         self.note_s: Callable[[float], None] = lambda seconds: None
         """Told of the time that looking takes."""
 
+    def cancel(self) -> None:
+        """The rest of the forward is not seen: what is seen of it tells nothing."""
+        self._failed = True
+
     def listen(self, node: Any, record: Record) -> None:
         """Have the node tell its gradients when backward comes by."""
         self.records[record.number] = record
@@ -66,6 +74,8 @@ class Observer:
 
     def _come_to(self, record: Record, outputs: Any) -> None:
         """Before the node runs: what it has saved may be written over by what it hands on."""
+        if self._failed:
+            return
         with self._estimate(record):
             passage = Passage(record, outputs, ())
             if all(g is None for g in outputs):
@@ -82,6 +92,8 @@ class Observer:
                 self._channels[record.following[0][0]] = channels
 
     def _pass_by(self, record: Record, inputs: Any, outputs: Any) -> None:
+        if self._failed:
+            return
         task = torch._C._current_graph_task_id()
         if task != self._task:
             # Of a backward that is interrupted no end is told: each has its own.
@@ -109,7 +121,7 @@ class Observer:
         if all(g is None for g in outputs):
             return
         channels = self._channels.pop(record.number, None)
-        passage = Passage(record, outputs, inputs, channels)
+        passage = Passage(record, outputs, inputs, channels, self._is_certified)
         if record.kind not in _BEFORE:
             self.portions.note(passage)
         if record.kind not in _BEFORE or record.number not in self.journeys:

@@ -49,6 +49,10 @@ _HELD = 0.2
 # that takes no more than the last share of the time since.
 _MUCH, _LITTLE_SAVED, _AGAIN = 0.05, 0.1, 0.02
 
+# After so many tensors a forward is weighed, where they are smaller than this on average: a record
+# takes so much memory, and small tensors are not worth more than this share of the forward so far.
+_WEIGHED, _SMALL_BYTES, _RECORD_BYTES, _DEAR = 96, 1 << 16, 1 << 13, 0.5
+
 # So many times what a pass took in bytes makes it another one.
 _LARGER = 2.0
 
@@ -250,6 +254,26 @@ class Pace:
 
     # Stepping aside.
 
+    def pays(self, lap: Lap) -> bool:
+        """Whether the rest of a forward is worth our part, as far as its first tensors tell."""
+        count = lap.records
+        if self.overhead is None or count < _WEIGHED or lap.records_bytes >= count * _SMALL_BYTES:
+            return True
+        if lap.gained_bytes < count * _RECORD_BYTES:
+            return False
+        return lap.ours_s <= max(_DEAR, 2 * self.overhead) * lap.so_far_s()
+
+    def leave(self, lap: Lap, report: Callable[[str], None]) -> None:
+        """A forward goes on plainly, and so do passes to come."""
+        with self._lock:
+            if self._aside is None:
+                report(
+                    "passes are left alone: their tensors are many and small, so that "
+                    f"{lap.records} of them, {lap.records_bytes / 1e6:.1f} MB, took our part "
+                    f"{1e3 * lap.ours_s:.0f} ms, for {lap.gained_bytes / 1e6:.1f} MB less"
+                )
+            self._aside = _Aside(lap.ours_s, self._aside.plain_bytes if self._aside else 0)
+
     @property
     def is_aside(self) -> bool:
         """Whether the next pass is plain."""
@@ -270,7 +294,7 @@ class Pace:
         if not is_sure or share <= (_MUCH if saves_little else max(_MUCH, self.overhead)):
             self._aside = None
             return False
-        self._aside = _Aside(lap.ours_s)
+        self._aside = _Aside(lap.ours_s, lap.saved_bytes)
         return True
 
     def _why_aside(self, lap: Lap) -> str:
@@ -285,8 +309,11 @@ class Pace:
 class _Aside:
     """While passes are left alone: only what tells that it is time to look again."""
 
-    def __init__(self, price_s: float) -> None:
+    def __init__(self, price_s: float, plain_bytes: int) -> None:
         self._price_s = price_s
+        self.plain_bytes = plain_bytes
+        """What the last whole pass would have saved plainly; 0 where there was none."""
+
         self._spent_s = 0.0
         self._start = 0.0
         self._bytes = 0

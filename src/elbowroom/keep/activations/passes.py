@@ -131,6 +131,8 @@ class Pass:
         self._readers, self._settled = Readers(), 0
         self._returns = Returns(self.faults, is_exact=policy.is_exact)
         self._attentions = Attentions()
+        self.leave: Callable[[], bool] | None = None
+        """Lets the forward go on plainly, where it does not pay; None where it may not."""
 
     @property
     def goes_in_pieces(self) -> bool:
@@ -141,6 +143,8 @@ class Pass:
     def finish(self) -> None:
         """The forward is over: let go of everything that is still held as it was."""
         start = now_s()
+        # What lets go of our hooks holds them, and they this pass.
+        self.leave = None
         if self.pending:
             self.settle(())
         self._settle_late(0)
@@ -150,6 +154,19 @@ class Pass:
             self.tally.close()
         self.lap.spent_s += now_s() - start
         self.lap.end_forward(self.tally.saved_bytes, self.tally.kept_bytes)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether what is saved from now on comes here no more."""
+        return self.lap.is_left
+
+    def weigh(self) -> None:
+        """Between two operations: whether the rest of the forward is worth it."""
+        if self.leave is None or self._pace is None or self._pace.pays(self.lap):
+            return
+        self._settle_late(0)
+        if self.leave():
+            self.lap.is_left, self.listener = True, None
 
     # On the way in.
 
@@ -186,6 +203,9 @@ class Pass:
         self.records.note_entry(entry, tensor.output_nr)
         self.tally.add(entry)
         reason = self.untouched.reason_for(tensor, identity[0])
+        if reason is None:
+            self.lap.records += 1
+            self.lap.records_bytes += entry.nbytes_plain
         is_small = entry.nbytes_plain < self._small_bytes
         if reason is not None or is_small:
             entry.leave_alone(reason or say_small(self._small_bytes), owned=reason is None)

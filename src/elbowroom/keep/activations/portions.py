@@ -28,6 +28,8 @@ PARTS = 8
 ROWS, LEAST, SHARE = 8, 4, 16
 # Elements of a row, or of anything that is no weight, and channels of a convolution's input.
 COLUMNS, CHANNELS = 128, 32
+# Of those of its weight's rows fewer are enough.
+READ = 16
 # Rows of a gradient by which those of the weight are chosen.
 LOOKED_AT = 256
 # A sum whose square is smaller than this beside those of its terms is zero but for rounding.
@@ -196,7 +198,7 @@ def _convolution(known: Portions, p: Passage, leaves: dict[int, int]) -> _Found:
         # Whole groups; without groups some channels of the input and of the output.
         kept = max(1, groups * few_of(len(weight)) // len(weight)) if groups > 1 else 1
         rows = len(weight) // groups * kept if groups > 1 else few_of(len(weight))
-        columns = weight.shape[1] if groups > 1 else min(weight.shape[1], CHANNELS)
+        columns = weight.shape[1] if groups > 1 else min(weight.shape[1], READ)
         of_x, of_g = (rows, columns * kept) if is_transposed else (columns * kept, rows)
 
         def gradient(some: slice) -> Tensor:

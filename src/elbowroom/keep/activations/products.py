@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from elbowroom.keep.activations.entries import coordinates_of
+from elbowroom.keep.activations.coordinates import coordinates_of
 
 if TYPE_CHECKING:
     from elbowroom.keep.activations.entries import Entry

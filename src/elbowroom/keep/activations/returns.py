@@ -4,6 +4,7 @@ Of a node it is known what it does with a tensor; of a tensor, who else will rea
 for one reader alone is lent to it as memory for its result.
 """
 
+import weakref
 from collections.abc import Callable
 
 from torch import Tensor
@@ -20,6 +21,9 @@ from elbowroom.keep.activations.windows import ASK_FOR_SHAPES, Windowed
 
 _MADE_AGAIN = (Bits, Coded, Derived, Offloaded)  # nobody else's
 
+# What was decoded is held for its next readers up to so many times its largest tensor.
+_WARM = 4
+
 
 class Returns:
     """The way back of one pass; asked by one thread at a time."""
@@ -27,7 +31,7 @@ class Returns:
     def __init__(self, faults: Faults, *, is_exact: bool) -> None:
         self._faults, self._is_exact = faults, is_exact
         self._is_alone = self._in_pieces = False
-        self._warm: list[tuple[Entry, Tensor]] = []
+        self._warm: list[weakref.ref[Entry]] = []
 
     def restore(self, entry: Entry, kind: str, *, is_alone: bool, in_pieces: bool) -> Tensor:
         """For a node of this kind, which may write over what is made for it alone.
@@ -48,8 +52,7 @@ class Returns:
         if isinstance(payload, Derived):
             if wants_signs and payload.signs is not None:
                 return self._lend(payload.signs.restore(), kind, payload.signs.restore)
-            source = payload.derivation.source
-            self._keep_warm(source, source.values())
+            self._prepare(payload)
         if isinstance(payload, Windowed):
             return payload.defer(self._faults) if is_alone and in_pieces else payload.restore()
         is_there = payload is not None and payload.method == "keep"
@@ -60,12 +63,13 @@ class Returns:
             return entry.outline()
         tensor = entry.values()
         if isinstance(payload, Coded | Offloaded) or self._is_worth_holding(payload):
-            self._keep_warm(entry, tensor)
+            self._keep_warm(entry)
         if entry.is_near and wants_signs:
             # Zeros come back as zeros and nothing else does: that is the mask. The values
             # themselves may have crossed zero. Of a view others have the values.
             is_last = entry.bound > 0 and entry.reads >= len(entry.uses) and self._is_free(tensor)
-            entry.recent = None if is_last else entry.recent
+            if is_last:
+                entry.recent = entry.warm = None
             mask = tensor.abs_() if is_last else tensor.abs()
             return self._lend(mask, kind, lambda: entry.values_anew().abs())
         if not isinstance(payload, _MADE_AGAIN) or not self._suits(tensor, kind):
@@ -80,8 +84,7 @@ class Returns:
                 return self._show(tensor, kind, entry)
             # The function that made it comes last, and wants a bit of each value.
             entry.signs = pack_sign(tensor, of_size=True)
-            self._warm = [held for held in self._warm if held[0] is not entry]
-        entry.recent = None
+        entry.recent = entry.warm = None
         return Scratch.over(tensor, entry.values_anew, self._faults)
 
     def _is_worth_holding(self, payload: Payload | None) -> bool:
@@ -105,9 +108,42 @@ class Returns:
     def _is_free(self, tensor: Tensor) -> bool:
         return self._is_alone and count_holders(tensor) == ALONE
 
-    def _keep_warm(self, entry: Entry, tensor: Tensor) -> None:
+    def _prepare(self, payload: Derived) -> None:
+        """Make what it follows from, which others read soon.
+
+        The backward of an operation reads the operands of the next one: what those follow from is
+        held as well, where a pass is not short of memory.
+        """
+        if payload.derivation.expression is None or self._in_pieces:
+            self._keep_warm(payload.derivation.source)
+            return
+        self._warm_up(payload, 4)
+        self._keep_warm(*payload.sources)
+
+    def _warm_up(self, payload: Derived, depth: int) -> None:
+        for source in payload.sources:
+            if not source.is_at_hand and isinstance(source.payload, Coded | Derived):
+                if depth and isinstance(source.payload, Derived):
+                    self._warm_up(source.payload, depth - 1)
+                source.warm = source.values()
+                self._warm.append(weakref.ref(source))
+
+    def _keep_warm(self, *entries: Entry) -> None:
         """Hold on to what was decoded while its next reader is likely to be near."""
-        entry.reads += 1
-        self._warm = [held for held in self._warm if held[0] is not entry][-1:]
-        if entry.reads < len(entry.uses):
-            self._warm.append((entry, tensor))
+        for entry in entries:
+            tensor = entry.values()
+            entry.reads += 1
+            entry.warm = tensor if entry.reads < len(entry.uses) else None
+            self._warm.append(weakref.ref(entry))
+        found = dict.fromkeys(e for e in (known() for known in self._warm) if e is not None)
+        held = [entry for entry in found if entry.warm is not None]
+        left_bytes = _WARM * max((entry.nbytes_plain for entry in held), default=0)
+        if self._in_pieces:
+            held, old = held[-1 - len(entries) :], held[: -1 - len(entries)]
+            for entry in old:
+                entry.warm = None
+        for entry in reversed(held):
+            left_bytes -= entry.nbytes_plain
+            if left_bytes < 0:
+                entry.warm = None
+        self._warm = [weakref.ref(entry) for entry in held if entry.warm is not None]

@@ -20,7 +20,8 @@ from elbowroom.keep.activations.compiled import Regions, attend, tell
 from elbowroom.keep.activations.correction import Correction
 from elbowroom.keep.activations.faults import Faults
 from elbowroom.keep.activations.gauge import left_bytes
-from elbowroom.keep.activations.hooks import is_recomputed
+from elbowroom.keep.activations.hooks import Around, is_recomputed
+from elbowroom.keep.activations.laps import Lap
 from elbowroom.keep.activations.ledger import Ledger, say_bytes
 from elbowroom.keep.activations.limits import Limits
 from elbowroom.keep.activations.memory import memory_of
@@ -285,8 +286,9 @@ class Activations:
             self._pace.next_pass(self._tell)
             self._disarm()
             if self._pace.is_aside and not self._rehearsal.has_compiled:
-                self._tally, self._local.untouched = Tally(), None
-                return self._pace.pass_by().open(self.model)
+                aside, self._local.untouched = self._pace.pass_by(), None
+                self._tally = Tally(plain_bytes=aside.plain_bytes)
+                return aside.open(self.model)
             self._rehearsal.begin(self._step, 0 if self._budget else self._period)
             has_calmed = self._rule is Rule.VARIANCE and self._noise.has_calmed(self._step)
             is_watched = is_due(self._step, self._refresh) or has_calmed
@@ -298,7 +300,11 @@ class Activations:
                 if is_watched:
                     what = "bounds are what they were, since deciding on them"
                     decided = self._faults.guarded(what, self._decide)
-                    observer = Observer(decided, working_parameters(self.model))
+                    observer = Observer(
+                        decided,
+                        working_parameters(self.model),
+                        is_certified=self._rule is Rule.CERTIFIED,
+                    )
                 self._arm_meter(is_watched=is_watched)
         return self._start(observer)
 
@@ -359,11 +365,11 @@ class Activations:
             self._tally = now.tally
             self._local.untouched = now.untouched
         with ExitStack() as stack:
-            self._watch(stack, now)
+            self._watch(stack, now, observer)
             lap.begin_forward()
             return stack.pop_all()
 
-    def _watch(self, stack: ExitStack, now: Pass) -> None:
+    def _watch(self, stack: ExitStack, now: Pass, observer: Observer | None) -> None:
         """Have torch tell the pass what runs, until the stack is closed."""
         modules = Modules(self.model, self._names, now)
         self._seconds = self._seconds | modules.seconds if self._measuring else modules.seconds
@@ -372,7 +378,10 @@ class Activations:
         stack.callback(now.finish)
         stack.callback(modules.remove)
         modules.install()
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(now.pack, now.unpack))
+        around = Around(now.pack, now.unpack)
+        stack.enter_context(around)
+        if not (self._measuring or self._rehearsal.has_compiled):
+            now.leave = functools.partial(self._leave, around, observer, now.lap)
         functions = stack.enter_context(Functions(now, modules))
         regions = Regions(
             now, modules, functions, self._policy, self._disarm, self._rehearsal, self.model
@@ -380,6 +389,16 @@ class Activations:
         self._local.regions = weakref.ref(regions)
         stack.enter_context(regions.patched(self.model))
         stack.callback(regions.close)
+
+    def _leave(self, around: Around, observer: Observer | None, lap: Lap) -> bool:
+        """Let the rest of a forward, and the passes to come, be plain."""
+        if not around.leave():
+            return False
+        if observer is not None:
+            observer.cancel()
+        self._disarm()
+        self._pace.leave(lap, self._tell)
+        return True
 
     def _disarm(self) -> None:
         if self._meter is not None:

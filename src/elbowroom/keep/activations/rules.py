@@ -50,7 +50,7 @@ NOISY = 0.2
 
 # Of all samples together: values of which rates are computed. Where a model saves thousands of
 # tensors, there is little time for each.
-_VALUES, _LEAST_VALUES = 1 << 18, 1 << 10
+_VALUES, _LEAST_VALUES = 1 << 16, 1 << 10
 
 # Of a parameter's own limit: the most that it is planned to get. Predictions are right to a factor
 # of two or so, and no parameter is to have three times its limit.

@@ -32,7 +32,14 @@ from elbowroom.keep.activations.growth import (
     error_size,
     sample_of,
 )
-from elbowroom.keep.activations.journey import Mode, Passage, channel_sums, energies, energy
+from elbowroom.keep.activations.journey import (
+    Mode,
+    Passage,
+    channel_sums,
+    energies,
+    energy,
+    some_rows,
+)
 from elbowroom.keep.activations.operators.effects import EFFECTS, SLOPED
 from elbowroom.keep.activations.operators.record import Derivation
 from elbowroom.keep.activations.transfer import (
@@ -80,7 +87,7 @@ class Effect:
         elif number:
             key, where = (number, mode), (passage.record.number, place)
             self.injected[key] = self.injected.get(key, 0.0) + value
-            arrived = energy(passage.inputs[place])
+            arrived = passage.energy(passage.inputs[place])
             if arrived > 0:
                 self.handed_on[where] = self.handed_on.get(where, 0.0) + value / arrived
 
@@ -133,8 +140,9 @@ def _convolution(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
         fan = weight.shape[0] / p.record.details["groups"]
     else:
         fan = float(weight.shape[1])
-    effect.put(p, 1, energy(g) * fan * taps)
-    effect.largest = float(channel_sums(g, 1).max())
+    effect.put(p, 1, p.energy(g) * fan * taps)
+    if p.is_certified:
+        effect.largest = float(channel_sums(g, 1).max())
 
 
 def _product(first: str) -> Callable[[Passage, str, Entry, Effect], None]:
@@ -145,8 +153,8 @@ def _product(first: str) -> Callable[[Passage, str, Entry, Effect], None]:
         inner = entry.shape[-1] if slot == first else entry.shape[-2]
         offset = 1 if p.record.kind in ("Addmm", "Baddbmm") else 0
         place = offset + (1 if slot == first else 0)
-        effect.put(p, place, energy(g) * inner)
-        if slot == first and g.dim() == 2:
+        effect.put(p, place, p.energy(g) * inner)
+        if p.is_certified and slot == first and g.dim() == 2:
             effect.largest = float(channel_sums(g, 1).max())
 
     return rule
@@ -215,7 +223,7 @@ def _elementwise(
         sample = sample_of(entry)
         if sample is None or sample.numel() == 0:
             return _generic(p, slot, entry, effect)
-        effect.put(p, 0, energy(p.gradient()) * change(slope, entry))
+        effect.put(p, 0, p.energy(p.gradient()) * change(slope, entry))
 
     return rule
 
@@ -228,15 +236,15 @@ def _power(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
 
 
 def _times(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
-    effect.put(p, 0 if slot == "other" else 1, energy(p.gradient()))
+    effect.put(p, 0 if slot == "other" else 1, p.energy(p.gradient()))
 
 
 def _softmax(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     axis, g = axis_of(p), p.gradient()
-    weight, some = entry.values()[:1].double(), g[:1].double()
-    mean = (weight * some).sum(axis, keepdim=True)
+    weight, some = (some_rows(each, axis).double() for each in (entry.values(), g))
+    mean = (weight * some).sum(1, keepdim=True)
     rest = some - mean
-    spread = weight.square().sum(axis, keepdim=True)
+    spread = weight.square().sum(1, keepdim=True)
     # Of e (g - m) - p (e g), where e is not zero.
     each = rest.square() + some.square() * spread - 2 * weight * some * rest
     is_there = weight != 0
@@ -244,7 +252,7 @@ def _softmax(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:
     if not arrived > 0:
         return
     share = float(each[is_there].sum()) / arrived / float(is_there.double().mean())
-    effect.put(p, 0, share * energy(g))
+    effect.put(p, 0, share * p.energy(g))
 
 
 def _log_softmax(p: Passage, slot: str, entry: Entry, effect: Effect) -> None:

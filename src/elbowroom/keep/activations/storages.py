@@ -6,7 +6,8 @@ autograd's: nobody would get it back.
 """
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -125,27 +126,55 @@ def plain_bytes_of(function: Any, args: Any, kwargs: Any) -> tuple[int, set[int]
     Returns:
         The bytes that it makes itself, and the storages of those inputs that it saves as they are.
     """
-    own: dict[int, int] = {}
+    is_wide = torch.is_autocast_enabled("cpu")
+    given: list[Tensor] = []
 
-    def outline(tensor: Tensor) -> Tensor:
+    def outline(tensor: Tensor) -> _Outline:
+        given.append(tensor)
         dtype = tensor.dtype
-        if torch.is_autocast_enabled("cpu") and dtype in (torch.float16, torch.bfloat16):
+        if is_wide and dtype in (torch.float16, torch.bfloat16):
             dtype = torch.float32
-        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
-        own[made.untyped_storage()._cdata] = tensor.untyped_storage()._cdata
-        return made.requires_grad_(tensor.requires_grad)
+        return _Outline(tuple(tensor.shape), tensor.stride(), dtype, tensor.requires_grad)
 
+    args, kwargs = map_tensors(outline, (args, kwargs))
+    try:
+        nbytes, saved = _saved_by(function, args, tuple(kwargs.items()))
+    except TypeError:  # a list, say: not to be remembered
+        nbytes, saved = _saved_by.__wrapped__(function, args, tuple(kwargs.items()))
+    return nbytes, {given[place].untyped_storage()._cdata for place in saved}
+
+
+class _Outline(NamedTuple):
+    """A tensor without its values."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+
+@lru_cache(maxsize=256)
+def _saved_by(function: Any, args: Any, kwargs: Any) -> tuple[int, frozenset[int]]:
+    """Bytes made, and which of the tensors are saved as they are, in the order of outlines."""
+    own: dict[int, int] = {}
     found: dict[int, Tensor] = {}
+
+    def fill(value: Any) -> Any:
+        if not isinstance(value, _Outline):
+            return value
+        made = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device="meta")
+        own[made.untyped_storage()._cdata] = len(own)
+        return made.requires_grad_(value.requires_grad)
 
     def note(tensor: Tensor) -> Tensor:
         # Kept until they are counted: an address may be used again.
         found[tensor.untyped_storage()._cdata] = tensor.detach()
         return tensor
 
-    args, kwargs = map_tensors(outline, (args, kwargs))
+    args, kwargs = [fill(value) for value in args], {name: fill(v) for name, v in kwargs}
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
         # It may look at values, near its end: what is large has been saved before.
         with suppress(RuntimeError):
             function(*args, **kwargs)
     nbytes = sum(t.untyped_storage().nbytes() for place, t in found.items() if place not in own)
-    return nbytes, {own[place] for place in found if place in own}
+    return nbytes, frozenset(own[place] for place in found if place in own)

@@ -2,12 +2,13 @@
 
 import time
 import weakref
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from elbowroom.keep.activations.ledger import Ledger, Reading, Row
 from elbowroom.keep.activations.needs import class_of
 from elbowroom.keep.activations.payloads import Raw
 from elbowroom.keep.activations.reasons import UNREAD
+from elbowroom.keep.activations.sites import Site
 from elbowroom.keep.activations.storages import SavedStorage, Storages, weight_of
 
 if TYPE_CHECKING:
@@ -19,8 +20,20 @@ if TYPE_CHECKING:
 class Tally:
     """What one pass saved, holds and took; outlives the pass without holding a tensor."""
 
-    def __init__(self, *, is_trial: bool = False, timeline: "Timeline | None" = None) -> None:
-        """A trial, on a part of a batch, says nothing about its sites."""
+    def __init__(
+        self,
+        *,
+        is_trial: bool = False,
+        timeline: "Timeline | None" = None,
+        plain_bytes: int | None = None,
+    ) -> None:
+        """Of a pass that begins.
+
+        Args:
+            is_trial: On a part of a batch, it says nothing about its sites.
+            timeline: Told of what is held, and of what is read.
+            plain_bytes: Of a pass that is left alone: what plain autograd holds, as far as known.
+        """
         self.is_trial = is_trial
         self._timeline = timeline
         self.storages = Storages()
@@ -28,16 +41,17 @@ class Tally:
         """Whether a function of our own runs, and plain autograd saves other tensors there."""
 
         self.held_bytes = 0
-        self.peak_bytes = 0
+        self.peak_bytes = plain_bytes or 0
         self.encode_s = 0.0
         self.decode_s = 0.0
         self._noted: list[Row | _Note] = []
         self._rows: tuple[Row, ...] | None = None
-        self._totals: tuple[int, int] | None = None
+        self._totals = None if plain_bytes is None else (plain_bytes, plain_bytes)
         self._compiled_bytes = self._left_bytes = 0
         self._restored_s: dict[int, float] = {}
         self._entries: list[weakref.ref[Entry]] = []
-        self._events: list[_Event] = []
+        # As plain tuples, which take a fraction of the time to make.
+        self._events: list[tuple[Any, ...]] = []
 
     # What is asked of it.
 
@@ -76,7 +90,8 @@ class Tally:
     @property
     def moments(self) -> list[tuple[float, str, int, int]]:
         """When and where bytes came or went: those of a plain tensor, and those held for it."""
-        return [m for m in (event.to_moment() for event in self._events) if m[2] or m[3]]
+        events = (_Event(*event) for event in self._events)
+        return [m for m in (event.to_moment() for event in events) if m[2] or m[3]]
 
     def to_ledger(
         self, step: int, readings: list[Reading], events: list[str], pace: "Pace"
@@ -240,8 +255,7 @@ class Tally:
     ) -> None:
         if plain is not None or raw is not None or plain_bytes or held_bytes:
             now = time.perf_counter()
-            event = _Event(now, entry.site.name, sign, plain, raw, plain_bytes, held_bytes)
-            self._events.append(event)
+            self._events.append((now, entry.site, sign, plain, raw, plain_bytes, held_bytes))
 
     def read(self, entry: "Entry") -> None:
         """Backward wants it."""
@@ -300,7 +314,7 @@ class _Event(NamedTuple):
     """Bytes come or go."""
 
     at_s: float
-    name: str
+    site: Site
     sign: int
     plain: SavedStorage | None
     """Which plain autograd begins or ceases to hold."""
@@ -315,7 +329,12 @@ class _Event(NamedTuple):
         """With bytes as they turned out to be the user's or not."""
         plain_bytes = 0 if self.plain is None else self.sign * self.plain.saved_bytes
         held_bytes = 0 if self.raw is None else self.sign * self.raw.kept_bytes
-        return self.at_s, self.name, plain_bytes + self.plain_bytes, held_bytes + self.held_bytes
+        return (
+            self.at_s,
+            self.site.name,
+            plain_bytes + self.plain_bytes,
+            held_bytes + self.held_bytes,
+        )
 
 
 class _Note(NamedTuple):

@@ -26,17 +26,21 @@ from elbowroom.keep.activations.journey import (
     channel_sums,
     energy,
     onward,
+    some_of,
+    some_rows,
 )
 from elbowroom.keep.activations.operators.effects import TRANSFERS, through_factor
 from elbowroom.keep.activations.samples import part_of
 
 # Samples on which directions are followed, and positions: more samples where each has only a few.
-FEW = 16
-FEW_POSITIONS = 4096
+FEW = 8
+FEW_POSITIONS = 1024
 # Fewer of large ones: directions wait for the node behind, at the peak of a step.
 LEAST, MOST_BYTES = 4, 32 << 20
 # Samples that are normalised by themselves.
-FEW_APART = 8
+FEW_APART = 4
+# Channels on which they are followed, and of what a layer reads, at least.
+CHANNELS, CHANNELS_READ = 32, 64
 
 
 def transfer_of(passage: Passage) -> Journey:
@@ -59,13 +63,13 @@ def _generic(p: Passage) -> list[float]:
     following = p.record.following
     if p.record.kind in _WHOLE:
         return [1.0] * len(following)
-    arrived = sum(energy(g) for g in p.outputs)
+    arrived = sum(p.energy(g) for g in p.outputs)
     shares: list[float] = []
     for (number, leaf), gradient in zip(following, p.inputs, strict=False):
         if leaf or not number or not arrived > 0:
             shares.append(1.0)
         else:
-            shares.append(energy(gradient) / arrived)
+            shares.append(p.energy(gradient) / arrived)
     return shares
 
 
@@ -101,21 +105,25 @@ def _convolution(p: Passage) -> Journey | None:
     for stride in details["stride"]:
         taps /= 1 if is_transposed else stride
     # Each position of the output sees a patch of the input.
-    patch = energy(x) * taps / (groups * rows)
+    few = some_of(x)
+    patch = energy(few) * len(x) / len(few) * taps / (groups * rows)
     back = x.numel() / x.shape[1] / rows if is_transposed else 1.0
     share = energy(weight) / g.shape[1] * back
     journey = {Mode.WHITE: onward(p.record, [share, patch, 1.0])}
     if p.channels is None or groups > 1:
         return journey
     axes = [axis for axis in range(x.dim()) if axis != 1]
-    mean = x.mean(axes, keepdim=True)
+    mean = few.mean(axes, keepdim=True)
     centred = patch - float(mean.double().square().sum()) * x.numel() / x.shape[1] * taps / rows
+
+    every, step = p.channels.every, max(1, x.shape[1] // CHANNELS_READ)
+    part = weight[::step, ::every] if is_transposed else weight[::every, ::step]
 
     def product(some: slice, directions: Tensor) -> Tensor:
         found = torch.ops.aten.convolution_backward(
             directions,
-            x[some] - mean,
-            weight,
+            (x[some, ::step] - mean[:, ::step]) * step**0.5,
+            part,
             None,
             list(details["stride"]),
             list(details["padding"]),
@@ -145,11 +153,11 @@ def _linear(p: Passage) -> Journey | None:
     journey = {Mode.WHITE: onward(p.record, shares)}
     if p.channels is None or first is None or second is None:
         return journey
-    mean = first.mean(0)
+    mean, step = first.mean(0), max(1, first.shape[1] // CHANNELS_READ)
     centred = shares[2] - float(mean.double().square().sum())
 
     def product(some: slice, directions: Tensor) -> Tensor:
-        return directions.mT @ (first[some] - mean)
+        return directions.mT @ (first[some, ::step] - mean[::step]) * step**0.5
 
     norms = second.double().square().sum(0)
     # The order of inputs is that of a convolution but for the bias, which centred noise spares.
@@ -193,7 +201,8 @@ def _towards(
             weights, total = torch.ones_like(weights), float(weights.numel())
         found: list[Onward] = []
         for each in (seen, seen_of_part):
-            along = float((weights * each).sum()) / total
+            some = weights[:: channels.every]
+            along = float((some * each).sum() / some.sum().clamp_min(1e-300))
             shares = [0.0, 0.0, 0.0]
             shares[places[0]] = float((weights * norms).sum()) / total
             shares[places[1]] = max(0.0, centred - along) if mode is Mode.CENTRED else rows * along
@@ -260,12 +269,13 @@ def channels_of(p: Passage) -> Channels | None:
     x, mean, scale = p.values("input"), p.values("result1"), p.values("result2")
     if x is None or mean is None or scale is None or not scale.numel():
         return None
+    every = max(1, x.shape[1] // CHANNELS)
     if kind == "NativeGroupNorm":
         some = x[:FEW_APART].reshape(min(FEW_APART, x.shape[0]), mean.shape[1], -1)
         directions = (some - mean[:FEW_APART, :, None]) * scale[:FEW_APART, :, None]
+        directions = directions.view(-1, *x.shape[1:])[:, ::every]
         ones = torch.ones(x.shape[1], dtype=torch.float64, device=x.device)
-        shape = (-1, *x.shape[1:])
-        return Channels(directions.view(shape).to(x.dtype), x.shape[0], ones, ones, is_apart=True)
+        return Channels(directions.to(x.dtype), every, x.shape[0], ones, ones, is_apart=True)
     gains = batch_gains(p)
     if gains is None:
         return None
@@ -273,9 +283,10 @@ def channels_of(p: Passage) -> Channels | None:
     few = max(FEW, -(-FEW_POSITIONS // positions))
     few = min(x.shape[0], few, max(LEAST, MOST_BYTES // x[0].nbytes))
     shape = (-1, *[1] * (x.dim() - 2))
-    directions = (x[:few] - mean.view(shape)) * scale.view(shape)
+    directions = x[:few, ::every] - mean[::every].view(shape)
+    directions = directions * scale[::every].view(shape)
     along = gains.square() * scale.double().square() * by_channel(p.gradient())
-    return Channels(directions.to(x.dtype), x.shape[0], gains.square(), along)
+    return Channels(directions.to(x.dtype), every, x.shape[0], gains.square(), along)
 
 
 def by_channel(g: Tensor) -> Tensor:
@@ -298,9 +309,9 @@ def _softmax(p: Passage) -> Journey | None:
     if result is None:
         return None
     axis = axis_of(p)
-    some = result[:1].double()
+    some = some_rows(result, axis).double()
     square = some.square()
-    spread = square.sum(axis, keepdim=True)
+    spread = square.sum(1, keepdim=True)
     share = (square * (1 - 2 * some + spread)).mean()
     return {Mode.WHITE: onward(p.record, [float(share)])}
 
@@ -310,7 +321,7 @@ def _log_softmax(p: Passage) -> Journey | None:
     if result is None:
         return None
     axis = axis_of(p)
-    square = (2 * result[:1].double()).exp().sum(axis)
+    square = (2 * some_rows(result, axis).double()).exp().sum(1)
     return {Mode.WHITE: onward(p.record, [1 + float(square.mean()) - 2 / result.shape[axis]])}
 
 
@@ -326,11 +337,11 @@ def _attention(p: Passage) -> Journey | None:
 
 def _recurrent(p: Passage) -> Journey | None:
     gates, x, states = gates_energy(p), p.values("input"), p.values("result0")
-    arrived = energy(p.outputs[0])
+    arrived = p.energy(p.outputs[0])
     if gates is None or x is None or states is None or not arrived > 0:
         return None
     share, rows = gates / arrived, x.numel() / x.shape[-1]
-    back = energy(p.inputs[0]) / arrived
+    back = p.energy(p.inputs[0]) / arrived
     shares = [back, share * energy(x) / rows, share * energy(states) / rows, share, share]
     return {Mode.WHITE: onward(p.record, shares)}
 
@@ -340,7 +351,7 @@ def gates_energy(p: Passage) -> float | None:
     weight = p.values("weight0")
     if weight is None or p.inputs[0] is None:
         return None
-    return energy(p.inputs[0]) * weight.shape[0] / max(energy(weight), 1e-30)
+    return p.energy(p.inputs[0]) * weight.shape[0] / max(energy(weight), 1e-30)
 
 
 def axis_of(p: Passage) -> int:

@@ -19,7 +19,7 @@ def tensors_in(value: Any, depth: int = 4) -> list[Tensor]:
     return [tensor for part in value for tensor in tensors_in(part, depth - 1)]
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     """The same structure of tuples, lists and dicts with every tensor replaced."""
     if isinstance(value, Tensor):
         return function(value)

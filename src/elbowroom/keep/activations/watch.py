@@ -38,6 +38,8 @@ class Functions(TorchFunctionMode):
     @opaque
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         now, start = self._now, now_s()
+        if now.is_left:
+            return func(*args, **(kwargs or {}))
         if now.pending:
             # Saved outside of every function that could be watched.
             now.settle(())
@@ -75,6 +77,7 @@ class Functions(TorchFunctionMode):
             # Without gradients nothing is saved, and asking some views for their node is an error.
             found = now.faults.attempt(what, lambda: tensors_in(out), list[Tensor])
             now.settle(found if is_recorded else (), _eps_of(args, kwargs))
+            now.weigh()
         now.lap.calls += 1
         now.lap.spent_s += called - start + now_s() - returned
         return out
@@ -208,7 +211,7 @@ class Modules:
 
     @opaque
     def _enter(self, module: nn.Module, args: Any) -> None:
-        if threading.get_ident() != self._thread or not self._handles:
+        if threading.get_ident() != self._thread or not self._handles or self._now.is_left:
             return
         self._stack.append(self._names.of(module))
         self._starts.append(time.perf_counter())
@@ -218,7 +221,7 @@ class Modules:
 
     @opaque
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if threading.get_ident() == self._thread and self._stack:
+        if threading.get_ident() == self._thread and self._stack and not self._now.is_left:
             name = self._stack.pop()
             spent = time.perf_counter() - self._starts.pop()
             self.seconds[name] = self.seconds.get(name, 0.0) + spent

@@ -9,8 +9,17 @@ from torch import Tensor
 
 from elbowroom.errors import InvalidArgument
 from elbowroom.keep.loops.conditions import Conditions
-from elbowroom.keep.loops.parameters import edges_of, refuse_forgotten, sequence_number
+from elbowroom.keep.loops.parameters import (
+    edges_of,
+    look_at_graph,
+    refuse_forgotten,
+    sequence_number,
+)
+from elbowroom.keep.loops.prints import Prints
 from elbowroom.keep.loops.structure import Structure, flatten
+
+# What torch and Python need for a node of a graph, with what autograd saves in it: measured.
+NODE_BYTES = 700
 
 Tensors = list[Tensor]
 Grads = list[Tensor | None]
@@ -68,6 +77,9 @@ class Body:
     conditions: Conditions
     """That every step finds; there are none in a plain loop."""
 
+    prints: Prints | None = None
+    """Of the states that steps have given, once they are made for good."""
+
     def __init__(
         self, step: Callable[..., Any], structure: Structure, inputs: Inputs, *, has_outputs: bool
     ) -> None:
@@ -77,6 +89,8 @@ class Body:
         self.has_outputs = has_outputs
         self.output_structure: Structure | None = None
         self.is_in_place = False
+        self.taped_bytes = 0
+        """What a step takes on a tape at most, once one was seen; 0 if it was not."""
         self.known: Tensors | None = None
         """Parameters that gradients flow to; None if that need not be checked."""
         self._shared: set[tuple[int, int]] | None = None
@@ -103,6 +117,8 @@ class Body:
         if self.has_outputs:
             result, outputs = self.part(result, number)
         after = self.take(result, number)
+        if self.prints is not None:
+            self.prints.meet(number, after)
         if outputs and self._shared != set():
             same = {(k, n) for k, t in enumerate(outputs) for n, s in enumerate(after) if t is s}
             self._shared = same if self._shared is None else self._shared & same
@@ -158,6 +174,8 @@ class Body:
             after, outputs = self.run(begin, given, number)
             known = edges_of([*leaves, *takes, *self.known])
             refuse_forgotten([*after, *outputs], known, self.step, since)
+            nodes, made = look_at_graph([*after, *outputs], known)
+            self.taped_bytes = made + nodes * NODE_BYTES
         return [t.detach() for t in after], [t.detach() for t in outputs]
 
     def slices(self, tensors: Tensors, number: int) -> Tensors:

@@ -28,17 +28,17 @@ class Careful:
         """Give memory back."""
         self._engine.close()
 
-    def forward(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+    def forward(
+        self, state: Tensors, inputs: Tensors, parameters: Tensors
+    ) -> tuple[Tensors, Tensors]:
         """Run the loop, a second time if need be."""
         conditions = self._body.conditions
-        buffers = conditions.statistics.copy()
         try:
-            return self._engine.forward(state, inputs)
+            return self._engine.forward(state, inputs, parameters)
         except Overflow:
             conditions.rewind()
-            conditions.statistics.restore(buffers)
         self._engine = self._other()
-        return self._engine.forward(state, inputs)
+        return self._engine.forward(state, inputs, parameters)
 
     def backward(
         self,

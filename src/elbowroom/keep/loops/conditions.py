@@ -1,23 +1,16 @@
 """What a step finds around it besides its arguments, and finds again when it is made again."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields, is_dataclass
-from functools import partial
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from elbowroom.keep.surroundings import random_state, set_random_state
-
-# How far modules are looked for: through functions that call functions, and what these hold.
-_DEPTH = 3
-_MOST_ITEMS = 256
-
-# Of a buffer; statistics have a number for each channel.
-_SMALL_BYTES = 1 << 20
+from elbowroom.keep.activations.untouched import is_plain
+from elbowroom.keep.loops.names import Reach, Surroundings
+from elbowroom.keep.loops.statistics import Moved, Statistics
+from elbowroom.keep.surroundings import is_same_randomness, random_state, set_random_state
 
 
 class Autocast:
@@ -60,38 +53,6 @@ class Autocast:
             yield
 
 
-class Statistics:
-    """Buffers of modules, such as running means, which a step may change on its way."""
-
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        buffers = {id(b): b for module in modules for b in module.buffers()}
-        self._buffers = [(b, b._version) for b in buffers.values()]
-        self._is_settled = False
-
-    def settle(self) -> None:
-        """A step was made: a large buffer that nobody has changed since is a constant.
-
-        Of small ones nobody can tell: a norm of batches changes its means and counts no version.
-        """
-        self._is_settled = True
-
-    def copy(self) -> list[tuple[Tensor, Tensor, int]]:
-        """Those that may change, with their values and versions."""
-        return [
-            (b, b.detach().clone(), b._version)
-            for b, version in self._buffers
-            if not self._is_settled or b._version != version or b.nbytes < _SMALL_BYTES
-        ]
-
-    @staticmethod
-    def restore(copies: list[tuple[Tensor, Tensor, int]]) -> None:
-        """Give them their values again."""
-        with torch.no_grad():
-            for buffer, value, version in copies:
-                if buffer._version != version or buffer.nbytes < _SMALL_BYTES:
-                    buffer.copy_(value)
-
-
 class Members:
     """What modules have now: parameters and buffers, and whether they are in training.
 
@@ -125,95 +86,71 @@ class Members:
                 names[name] = other
 
 
+class Moment:
+    """What a step finds besides its state, at some step: random numbers, and what has moved."""
+
+    __slots__ = ("moved", "random")
+
+    def __init__(self, random: Any, moved: Moved) -> None:
+        self.random, self.moved = random, moved
+
+
 class Conditions:
     """All of it, as it was when the loop was called."""
 
     def __init__(self, step: Callable[..., Any], named: Any, tensors: Iterable[Tensor]) -> None:
         """`named` is what the user has given as parameters, which may be modules."""
-        modules = reachable_modules(step, named)
+        reach = Reach(step, named)
+        given = {id(t) for t in tensors}
         self.autocast = Autocast(tensors)
-        self.statistics = Statistics(modules)
-        self._members = Members(modules)
+        found = [t for t in reach.tensors if id(t) not in given and is_plain(t)]
+        self._names = Surroundings(reach, [t for t in found if not t.requires_grad])
+        self.statistics = Statistics(
+            [b for module in reach.modules for b in module.buffers()] + found
+        )
+        self.explain = self._names.explain
+        self.left_alone = self._names.left_alone
+        self._members = Members(reach.modules)
         self._random = random_state()
-        flags = tuple(inner.training for module in modules for inner in module.modules())
+        flags = tuple(inner.training for module in reach.modules for inner in module.modules())
         self.key = self.autocast.key, flags
         """What a step may do otherwise in another call."""
 
     def rewind(self) -> None:
-        """Random numbers are drawn from where they were."""
+        """Random numbers are drawn from where they were, and buffers are what they were."""
         set_random_state(self._random)
+        self.statistics.put({})
+
+    def settle(self) -> None:
+        """The loop has run."""
+        self.statistics.settle()
+        self.statistics.keep()
+        self._names.watch(self.statistics.is_moving)
+
+    def moment(self, last: Moment | None) -> Moment:
+        """What the next step finds; random numbers are shared with the last one if none came."""
+        random = random_state()
+        if last is not None and is_same_randomness(last.random, random):
+            moved = self.statistics.keep()
+            return Moment(last.random, moved) if moved or last.moved else last
+        return Moment(random, self.statistics.keep())
+
+    def put(self, moment: Moment) -> None:
+        """The next step is to find this."""
+        set_random_state(moment.random)
+        self.statistics.put(moment.moved)
 
     @contextmanager
     def put_back(self) -> Iterator[None]:
         """What happens inside of the block leaves no trace in statistics and random numbers.
 
-        Modules have what they had.
+        Modules have what they had, and names name what they named.
         """
+        self._names.check()
         before, random = self.statistics.copy(), random_state()
         try:
-            with self._members.put_in():
+            with self._members.put_in(), self._names.put_in():
                 yield
         finally:
             set_random_state(random)
             self.statistics.restore(before)
-
-
-def reachable_modules(*starts: Any) -> list[nn.Module]:
-    """Modules that a step may call: what it is, is bound to, or finds in closures and globals."""
-    found: dict[int, nn.Module] = {}
-    seen: set[int] = set()
-    for start in starts:
-        _reach(start, _DEPTH, found, seen)
-    return list(found.values())
-
-
-def _reach(value: Any, depth: int, found: dict[int, nn.Module], seen: set[int]) -> None:
-    if depth < 0 or id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, nn.Module):
-        found[id(value)] = value
-        return
-    for inner in _held_by(value):
-        _reach(inner, depth - 1, found, seen)
-
-
-def _held_by(value: Any) -> Iterator[Any]:
-    if isinstance(value, FunctionType):
-        if value.__module__.partition(".")[0] != "torch":  # which keeps no statistics of its own
-            yield from _named_in(value)
-    elif isinstance(value, partial):
-        yield from (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, MethodType):
-        yield value.__func__
-        yield from (value.__self__, *_attributes(value.__self__))
-    elif isinstance(value, Mapping) and len(value) <= _MOST_ITEMS:
-        yield from value.values()
-    elif isinstance(value, list | tuple | set) and len(value) <= _MOST_ITEMS:
-        yield from value
-    elif is_dataclass(value) and not isinstance(value, type):
-        yield from (getattr(value, field.name, None) for field in fields(value))
-    elif callable(value) and not isinstance(value, type):
-        yield from _attributes(value)
-
-
-def _attributes(value: Any) -> Iterable[Any]:
-    """Of an object that keeps them in the usual place."""
-    return getattr(value, "__dict__", {}).values()
-
-
-def _named_in(function: Callable[..., Any]) -> Iterator[Any]:
-    """Values of a closure, defaults, and globals that a function's code names."""
-    code: Any = getattr(function, "__code__", None)
-    scope: dict[str, Any] = getattr(function, "__globals__", {})
-    for cell in getattr(function, "__closure__", None) or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:
-            continue  # a name that has no value yet
-    yield from getattr(function, "__defaults__", None) or ()
-    yield from (getattr(function, "__kwdefaults__", None) or {}).values()
-    yield from (scope[name] for name in getattr(code, "co_names", ()) if name in scope)
-    wrapped = getattr(function, "__wrapped__", None)
-    if wrapped is not None:
-        yield wrapped

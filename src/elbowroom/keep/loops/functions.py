@@ -35,7 +35,9 @@ class Engine(Protocol):
         """Of memory, between forward and backward."""
         ...
 
-    def forward(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+    def forward(
+        self, state: Tensors, inputs: Tensors, parameters: Tensors
+    ) -> tuple[Tensors, Tensors]:
         """The last state, and outputs."""
         ...
 
@@ -81,8 +83,8 @@ class Forward(torch.autograd.Function):
         """Run it."""
         state, inputs, _ = call.split(tensors)
         with refuse_changed(call.parameters):
-            after, outputs = call.engine.forward(state, inputs)
-        call.body.conditions.statistics.settle()
+            after, outputs = call.engine.forward(state, inputs, call.parameters)
+        call.body.conditions.settle()
         ctx.call = call
         ctx.save_for_backward(*tensors)
         results = _own([*after, *outputs], tensors)

@@ -13,19 +13,13 @@ from elbowroom.codec.opaque import opaque
 from elbowroom.host import Trimmer
 from elbowroom.keep.activations.entries import Identity, identity_of
 from elbowroom.keep.activations.untouched import is_plain
-from elbowroom.keep.loops.body import (
-    Body,
-    Grads,
-    Tensors,
-    is_differentiable,
-    leaves_of,
-    stacked,
-)
+from elbowroom.keep.loops.body import Body, Grads, Stack, Tensors
 from elbowroom.keep.loops.coders import Coder, PlainCoder
-from elbowroom.keep.loops.parameters import edges_of, refuse_forgotten, sequence_number
+from elbowroom.keep.loops.parameters import Edges, edges_of
 from elbowroom.keep.loops.plans import Plan
 from elbowroom.keep.loops.replay import Until
 from elbowroom.keep.loops.series import Frame, Series
+from elbowroom.keep.loops.turn import STRETCH, Stretch, Turn, slices_of
 from elbowroom.keep.versions import Watch
 
 # What is smaller takes less than what is known about it.
@@ -58,6 +52,8 @@ class _Kept:
 class Recorder:
     """Hooks on what autograd saves in the steps of a loop."""
 
+    is_apart = True
+
     def __init__(
         self,
         relative: float,
@@ -81,6 +77,7 @@ class Recorder:
         # While these are held, nothing else gets their addresses.
         self._alive = [StorageWeakRef(storage) for storage in storages]
         self._kept: dict[Identity, _Kept] = {}
+        self._passing: set[int] = set()
         self._step = 0
         self._place = 0
         # Where a frame was, small things come to lie that stay, and the next frame does not fit.
@@ -90,6 +87,16 @@ class Recorder:
     def series(self) -> list[Series]:
         """All there are."""
         return list(self._series.values())
+
+    def hold(self, tensors: Tensors) -> None:
+        """Keep what is saved of these as it is: they stay anyway."""
+        storages = [t.untyped_storage() for t in tensors if is_plain(t)]
+        self._constants.update(storage._cdata for storage in storages)
+        self._alive += [StorageWeakRef(storage) for storage in storages]
+
+    def pass_on(self, leaves: Tensors) -> None:
+        """States where a graph begins anew are saved like all others."""
+        self._passing = {t.untyped_storage()._cdata for t in leaves if is_plain(t)}
 
     def hooks(self) -> AbstractContextManager[object]:
         """Inside of which everything that autograd saves comes here."""
@@ -112,10 +119,11 @@ class Recorder:
         if not is_plain(tensor) or isinstance(tensor, nn.Parameter):
             return _Kept(tensor)
         nbytes = tensor.numel() * tensor.element_size()
-        if tensor.requires_grad and tensor.grad_fn is None:
+        storage = tensor.untyped_storage()._cdata
+        if tensor.requires_grad and tensor.grad_fn is None and storage not in self._passing:
             return _Kept(tensor)
         key = identity_of(tensor)
-        if tensor.untyped_storage()._cdata in self._constants:
+        if storage in self._constants:
             return self._kept.setdefault(key, _Kept(tensor))
         known = self._recent.get(key)
         if known is not None and not known[0].expired() and (held := known[1]()) is not None:
@@ -176,6 +184,13 @@ class Tape:
 
     held_bytes = 0
     series: Sequence[Series] = ()
+    is_apart = False
+
+    def hold(self, tensors: Tensors) -> None:
+        """Nothing is encoded anyway."""
+
+    def pass_on(self, leaves: Tensors) -> None:
+        """Nor are these."""
 
     def hooks(self) -> AbstractContextManager[object]:
         """None."""
@@ -209,27 +224,28 @@ class History:
         self.length = length
         self.made = 0
         self.recorder: Recorder | Tape | None = None
-        self._starts: Tensors = []
-        self._ends: Tensors = []
-        self._since = 0
+        self._stretches: list[Stretch] = []
 
     @property
     def held_bytes(self) -> int:
         """Of memory, encoded."""
         return 0 if self.recorder is None else self.recorder.held_bytes
 
-    def forward(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+    def forward(
+        self, state: Tensors, inputs: Tensors, parameters: Tensors
+    ) -> tuple[Tensors, Tensors]:
         """Run the loop; return its last state and the outputs of all steps."""
+        stack = Stack(self._limit if self._until is None else None)
         try:
-            after, outputs = self._record(state, inputs)
+            return self._record(state, inputs, edges_of(parameters), stack), stack.tensors()
         except BaseException:
             self.close()
             raise
-        return [t.detach() for t in after], [t.detach() for t in outputs]
 
     def close(self) -> None:
         """Give memory back."""
-        self._starts, self._ends = [], []
+        while self._stretches:  # the graph of one leads to no other
+            self._stretches.pop()
         if self.recorder is not None:
             self.recorder.held_bytes = 0
             for series in self.recorder.series:
@@ -244,66 +260,53 @@ class History:
         output_grads: Grads,
     ) -> tuple[Grads, Grads, Grads]:
         """Gradients of the first state, the inputs and the parameters."""
+        turn = Turn(self._body, inputs, parameters, grads, output_grads)
         with self._body.conditions.put_back():
             try:
-                if not self._starts:  # a second backward: nothing is left of the first
+                if not self._stretches:  # a second backward: nothing is left of the first
                     self._until, self._limit = None, self.length
                     self._body.conditions.rewind()
-                    self._record(state, inputs)
-                self._refuse_forgotten(parameters)
-                asked = [t for t in (*self._starts, *parameters) if t.requires_grad]
-                ends = zip(self._ends, [*grads, *output_grads], strict=True)
-                pairs = [(t, g) for t, g in ends if t.requires_grad and g is not None]
-                found: Grads = [None] * len(asked)
-                if pairs and asked:
-                    results, weights = zip(*pairs, strict=True)
-                    self._ends = []
-                    found = list(torch.autograd.grad(results, asked, weights, allow_unused=True))
-                    self._ended(inputs, output_grads, parameters)
-                mine = iter(found)
-                given = (*self._starts, *parameters)
-                grads = [next(mine) if t.requires_grad else None for t in given]
-                inner, outer = len(state), len(state) + len(inputs)
-                return grads[:inner], grads[inner:outer], grads[outer:]
+                    self._record(state, inputs, edges_of(parameters), None)
+                while self._stretches:
+                    turn.take(self._stretches.pop())
+                self._ended(inputs, output_grads, parameters)
+                return turn.results()
             finally:
                 self.close()
 
-    def _record(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
-        body = self._body
+    def _record(
+        self, state: Tensors, inputs: Tensors, known: Edges, stack: Stack | None
+    ) -> Tensors:
         self.recorder = recorder = self._make_recorder()
-        leaves = leaves_of(state)
-        takes = [
-            x.detach().requires_grad_(x.requires_grad and is_differentiable(x)) for x in inputs
-        ]
-        held: list[Tensors] = []
-        number = 0
+        recorder.hold(state)
+        number, is_over = 0, self._limit == 0
         with torch.enable_grad():
-            self._since = sequence_number()
-            # Not slices of it: the backward of each would be as large as all of them.
-            slices = [x.unbind() if x.requires_grad else x for x in takes]
-            after = [t.clone() for t in leaves] if body.is_in_place else list(leaves)
-            with recorder.hooks():
-                while self._limit is None or number < self._limit:
-                    recorder.begin(number)
-                    self._look(number, after)
-                    after, outputs = body.run(after, [x[number] for x in slices], number)
-                    held.append([_without_rest(t) for t in outputs])
-                    self.made += 1
-                    number += 1
-                    if self._until is not None and self._is_over(after):
-                        break
-            self._look(number, after)
+            while not is_over:
+                stretch = Stretch(self._body, state, number)
+                recorder.pass_on(stretch.leaves if number else [])
+                with recorder.hooks():
+                    for _ in range(STRETCH):
+                        recorder.begin(number)
+                        self._look(number, stretch.after)
+                        outputs = stretch.step(slices_of(inputs, number))
+                        if stack is not None:
+                            stack.add(outputs)
+                        self.made += 1
+                        number += 1
+                        is_over = number == self._limit or (
+                            self._until is not None and self._is_over(stretch.after)
+                        )
+                        if is_over:
+                            break
+                if is_over:
+                    self._look(number, stretch.after)
+                is_first = not self._stretches
+                self._stretches.append(stretch)
+                is_emptied = recorder.is_apart and not is_first
+                state = stretch.end(known, is_emptied=is_emptied)
             recorder.flush()
-            seen = stacked(held)
         self.length = number
-        self._starts, self._ends = [*leaves, *takes], [*after, *seen]
-        return after, seen
-
-    def _refuse_forgotten(self, parameters: Tensors) -> None:
-        """A later step may use what the first one did not."""
-        if self._body.known is not None:
-            known = edges_of([*self._starts, *parameters])
-            refuse_forgotten(self._ends, known, self._body.step, self._since)
+        return state
 
     def _is_over(self, state: Tensors) -> bool:
         assert self._until is not None

@@ -23,6 +23,7 @@ from elbowroom.keep.loops.pilot import Pilot, try_out
 from elbowroom.keep.loops.plain import is_transformed, run_plainly
 from elbowroom.keep.loops.planning import SHARE, choose, plan_history, plan_replay
 from elbowroom.keep.loops.plans import Plan, Schedule
+from elbowroom.keep.loops.prints import Prints
 from elbowroom.keep.loops.probe import Probe, Probed, feed, relative_error
 from elbowroom.keep.loops.replay import Replay, Until
 from elbowroom.keep.loops.slots import LoopWarning
@@ -155,6 +156,7 @@ class Loop:
             return self._pack(body, after, stacked)
         refuse_dependent(parameters)
         body.conditions = Conditions(self._step, self._given, everything)
+        body.prints = Prints(body.conditions.explain)
         self.plan, pilot = self._choose(body, tensors, given.tensors, parameters, length)
         if self.plan.kind == "full":
             after, stacked = run_plainly(body, tensors, given.tensors, length, until)
@@ -251,7 +253,8 @@ class Loop:
             if plan is not None:
                 return plan, pilot
         if memory is None:
-            return Plan(kind="full", reason="what a step keeps is too small to be encoded"), pilot
+            why = "is too small to be encoded" if pilot.is_seen else "is hidden by torch.func"
+            return Plan(kind="full", reason=f"what a step keeps {why}"), pilot
         plan = choose(pilot, length, memory_bytes=memory, tolerance=self._asked.tolerance)
         if plan.kind != "history":  # which has to know the very tensors that are constants
             self._known = self._key, plan

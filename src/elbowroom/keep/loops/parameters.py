@@ -1,6 +1,7 @@
 """What a step differentiates besides its state: found in modules, or given, never forgotten."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -92,12 +93,18 @@ def sequence_number() -> int:
 def refuse_changed(parameters: list[Tensor]) -> Iterator[None]:
     """Refuse a step that changes a parameter in place: made again, it would find another one."""
     before = [p._version for p in parameters]
-    yield
+    found: InvalidArgument | None = None
+    try:
+        yield
+    except InvalidArgument as error:  # of what follows from the change
+        found = error
     if [p._version for p in parameters] != before:
         raise InvalidArgument(
             "the step changes one of its parameters in place, and would find it changed when it is "
             "made again: put what changes from step to step into the state"
         )
+    if found is not None:
+        raise found
 
 
 Edges = set[tuple[Any, int]]
@@ -115,7 +122,12 @@ def refuse_forgotten(results: Iterable[Tensor], ends: Edges, step: Any, since: i
     Their gradients would be missing without a word. The graph behind the results is walked back;
     it must end in what is known, and not go on into what was computed before the step.
     """
-    first = [_edge(tensor) for tensor in results if tensor.grad_fn is not None]
+    refuse_forgotten_edges([_edge(t) for t in results if t.grad_fn is not None], ends, step, since)
+
+
+def refuse_forgotten_edges(edges: Iterable[Any], ends: Edges, step: Any, since: int) -> None:
+    """The same, of edges that lead into the graph."""
+    first = [(edge[0], edge[1]) for edge in edges]
     waiting, seen = list(first), set(first)
     while waiting:
         edge = waiting.pop()
@@ -129,6 +141,21 @@ def refuse_forgotten(results: Iterable[Tensor], ends: Edges, step: Any, since: i
             if other not in seen and other[0] is not None:
                 seen.add(other)
                 waiting.append(other)
+
+
+def look_at_graph(results: Iterable[Tensor], ends: Edges) -> tuple[int, int]:
+    """How many nodes there are between results and what is known, and the bytes that they made."""
+    waiting = [_edge(t)[0] for t in results if t.grad_fn is not None]
+    known, seen = {node for node, _ in ends}, set(waiting)
+    nbytes = 0
+    while waiting:
+        node = waiting.pop()
+        nbytes += sum(math.prod(m.shape) * m.dtype.itemsize for m in node._input_metadata if m)
+        for other, _ in node.next_functions:
+            if other is not None and other not in seen and other not in known:
+                seen.add(other)
+                waiting.append(other)
+    return len(seen), nbytes
 
 
 def _name_forgotten(first: list[Any], ends: set[Any], step: Any, since: int) -> None:

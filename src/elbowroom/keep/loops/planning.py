@@ -7,7 +7,7 @@ from elbowroom.host import TRIM_FROM_BYTES
 from elbowroom.keep.loops.history import LEAST_BYTES
 from elbowroom.keep.loops.pilot import Pilot
 from elbowroom.keep.loops.plans import Plan
-from elbowroom.keep.loops.schedules import fewest_advances, placements
+from elbowroom.keep.loops.schedules import fewest_advances
 
 # Of a gradient's relative error, the share that a value of the history may be off, relative to the
 # range of its frame: measured on waves, the gradient is off by one to 1.7 times as much as the
@@ -39,9 +39,9 @@ def choose(
 ) -> Plan:
     """The plan that is expected to be the fastest."""
     if length is not None:
-        taped = int(_holes(pilot) * length * pilot.tape_bytes)
+        taped = int(_holes(pilot) * length * pilot.taped_bytes)
         if taped + _surroundings(pilot, _AROUND_HISTORY) <= memory_bytes:
-            slots = max(2, (memory_bytes - _surroundings(pilot)) // max(1, pilot.state_bytes))
+            slots = max(2, (memory_bytes - _surroundings(pilot)) // pilot.slot_bytes)
             reason = "all that autograd keeps fits"
             return Plan(kind="tape", slots=min(slots, length), reason=reason)
     try:
@@ -64,6 +64,8 @@ def plan_history(
     pilot: Pilot, length: int | None, memory_bytes: int, slots: int = 2
 ) -> Plan | None:
     """Keep the tape, encoded; None where no ratio would do."""
+    if not pilot.is_seen:
+        return None
     room = memory_bytes - _surroundings(pilot, _AROUND_HISTORY)
     if room <= 0 or (length or 0) * pilot.tape_bytes / _MOST_RATIO > room:
         return None
@@ -88,13 +90,13 @@ def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Pl
     best: tuple[float, int, int] | None = None
     segment = 1
     while segment <= steps:
-        tape = _holes(pilot) * (segment - 1) * pilot.tape_bytes
+        tape = _holes(pilot) * (segment - 1) * pilot.taped_bytes
         room = memory_bytes - tape - _surroundings(pilot)
-        slots = int(room // pilot.state_bytes)
+        slots = max(int(room // pilot.slot_bytes), int(room >= pilot.state_bytes))
         if slots >= 1:
             units = -(-steps // segment)
             # The first run makes all steps and places what it can.
-            again = fewest_advances(units, slots) - placements(units, slots)[-1]
+            again = fewest_advances(units, slots) - (units - 1 if slots > 1 else 0)
             seconds = steps * (pilot.advance_s + pilot.tape_s + pilot.backward_s)
             seconds += again * segment * pilot.advance_s
             if best is None or seconds < best[0]:

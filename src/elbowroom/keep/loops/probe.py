@@ -41,7 +41,7 @@ class Window(Body):
 
     def __init__(self, inner: Body, start: int) -> None:
         vars(self).update(vars(inner))
-        self.known = None
+        self.known, self.prints = None, None
         self._inner, self._start = inner, start
 
     def run(self, state: Tensors, slices: Tensors, number: int) -> tuple[Tensors, Tensors]:
@@ -98,7 +98,7 @@ class Probe:
         for make in (exact, lossy):
             set_random_state(random)
             engine = make(Window(body, self.start), self.steps)
-            engine.forward(self._state, pieces)
+            engine.forward(self._state, pieces, parameters)
             first, _, sums = engine.backward(
                 self._state, pieces, parameters, list(self._grads), list(weights)
             )

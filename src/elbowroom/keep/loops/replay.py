@@ -8,10 +8,13 @@ import torch
 from elbowroom.host import Trimmer
 from elbowroom.keep.loops import schedules
 from elbowroom.keep.loops.body import Body, Grads, Stack, Tensors
+from elbowroom.keep.loops.conditions import Moment
 from elbowroom.keep.loops.plans import Plan
 from elbowroom.keep.loops.slots import Copied, Disk, Held, Pool, Slots
-from elbowroom.keep.loops.turn import Turn
-from elbowroom.keep.surroundings import is_same_randomness, random_state, set_random_state
+from elbowroom.keep.loops.turn import STRETCH, Turn
+
+# Steps from which on a loop is long, and what may be taped beside the states that are kept.
+_LONG, _TAPED_BYTES = 512, 1 << 18
 
 Until = Callable[[Any], Any]
 
@@ -30,6 +33,7 @@ class Replay:
         """Of the loop, once it is known."""
         self.made = 0
         """Steps made in all, taped ones not counted."""
+        self._segment = plan.segment
         self._capacity = plan.slots + plan.disk_slots
         self._disk = Disk(plan.folder) if plan.disk_slots else None
         self._memory_slots: set[int] = set(range(plan.slots))
@@ -37,7 +41,9 @@ class Replay:
         self._slots = Slots(self._put)
         self._kept: list[int] = []
 
-    def forward(self, state: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+    def forward(
+        self, state: Tensors, inputs: Tensors, parameters: Tensors
+    ) -> tuple[Tensors, Tensors]:
         """Run the loop; return its last state and the outputs of all steps."""
         stack = Stack(self._limit if self._until is None else None)
         try:
@@ -81,27 +87,25 @@ class Replay:
         return turn.results()
 
     def _sweep(self, state: Tensors, inputs: Tensors, stack: Stack | None) -> Tensors:
-        body, segment = self._body, self._plan.segment
+        body = self._body
         online = schedules.Online(self._is_full)
         chosen = self._place()
         # A step may change its state in place, and this one is the user's.
         state = [t.detach().clone() for t in state]
-        number, random = 0, random_state()
+        number, moment = 0, None
         trimmer, nbytes = Trimmer(), sum(t.nbytes for t in state)
-        is_random = False
         while self._limit is None or number < self._limit:
-            if number % segment == 0:
-                if is_random or not is_same_randomness(random, random_state()):
-                    is_random, random = True, random_state()
+            if number % self._segment == 0:
                 if chosen is None:
                     for freed in online.offer(number):
                         self._slots.free(freed)
-                    if number in online.kept:
-                        self._slots.keep(number, state, random)
-                elif number in chosen:
-                    self._slots.keep(number, state, random)
+                if number in (online if chosen is None else chosen):
+                    moment = body.conditions.moment(moment)
+                    self._slots.keep(number, state, moment)
             run = body.run if number or stack is None else body.run_first
             state, outputs = run(state, body.slices(inputs, number), number)
+            if number == 0 and self._lengthen():
+                chosen = self._place()
             self.made += 1
             number += 1
             trimmer.passed(nbytes)
@@ -113,12 +117,20 @@ class Replay:
         self._kept = online.kept if chosen is None else sorted(chosen)
         return [t.detach() for t in state]
 
+    def _lengthen(self) -> bool:
+        """Steps of a long loop that take little are taped many at a time; true if so."""
+        is_long = self._limit is None or self._limit >= _LONG
+        if self._segment > 1 or not is_long or not self._body.taped_bytes:
+            return False
+        self._segment = max(1, min(STRETCH, _TAPED_BYTES // self._body.taped_bytes))
+        return self._segment > 1
+
     def _place(self) -> set[int] | None:
         """Steps before which states are kept; None where that is decided on the way."""
         plan = self._plan
         if plan.schedule == "online" or self._limit is None or self._until is not None:
             return None
-        units = -(-self._limit // plan.segment)
+        units = -(-self._limit // self._segment)
         if plan.schedule == "periodic":
             period = max(1, -(-units // max(1, self._capacity)))
             found = schedules.every(units, period)
@@ -127,7 +139,7 @@ class Replay:
         if self._disk is not None:
             busy = schedules.busiest_slots(found, units, self._capacity)
             self._memory_slots = set(busy[: plan.slots])
-        return {unit * plan.segment for unit in found}
+        return {unit * self._segment for unit in found}
 
     def _is_full(self, count: int) -> bool:
         return count >= self._capacity
@@ -139,21 +151,24 @@ class Replay:
 
     def _go_back(self, turn: Turn, inputs: Tensors) -> None:
         assert self.length is not None
-        segment = self._plan.segment
+        segment = self._segment
         units = -(-self.length // segment)
         kept = [number // segment for number in self._kept]
         state: Tensors = []
+        moment: Moment | None = None
         for action in schedules.backward(kept, units, max(self._capacity, len(kept))):
             start, end = action.start * segment, min(action.end * segment, self.length)
             if action.act == "free":
                 self._slots.free(start)
                 continue
             if action.act == "keep":
-                self._slots.keep(start, state, random_state())
+                moment = self._body.conditions.moment(moment)
+                self._slots.keep(start, state, moment)
                 continue
             if start in self._slots:
-                state, random = self._slots.load(start)
-                set_random_state(random)
+                state, found = self._slots.load(start)
+                self._body.conditions.put(found)
+                moment = found
             if action.act == "reverse":
                 turn.reverse(state, start, end)
                 continue

@@ -94,18 +94,24 @@ def backward(kept: list[int], length: int, slots: int) -> Iterator[Action]:
 
 def _turn(start: int, end: int, slots: int) -> Iterator[Action]:
     """Go back over a part; the state before it is kept."""
-    while end - start > 1:
-        middle = start + split(end - start, slots)
-        yield Action("advance", start, middle)
-        if slots == 1:
+    # Parts that wait for the ones behind them: where each begins and ends, and its slots.
+    waiting = [(start, end, slots)]
+    while waiting:
+        start, end, slots = waiting.pop()
+        while end - start > 1:
+            middle = start + split(end - start, slots)
+            yield Action("advance", start, middle)
+            if slots > 1:
+                yield Action("keep", middle, middle)
+                waiting.append((start, middle, slots))
+                start, slots = middle, slots - 1
+                continue
             yield Action("reverse", middle, end)
-        else:
-            yield Action("keep", middle, middle)
-            yield from _turn(middle, end, slots - 1)
-            yield Action("free", middle, middle)
-        end = middle
-    if end > start:
-        yield Action("reverse", start, end)
+            end = middle
+        if end > start:
+            yield Action("reverse", start, end)
+        if waiting:
+            yield Action("free", start, start)
 
 
 def count_steps(actions: Iterator[Action]) -> int:
@@ -124,6 +130,9 @@ class Online:
         """`is_full(count)` says whether there is no room beside so many."""
         self._is_full = is_full
         self._levels: dict[int, float] = {}
+
+    def __contains__(self, step: int) -> bool:
+        return step in self._levels
 
     @property
     def kept(self) -> list[int]:

@@ -201,7 +201,7 @@ def _write(file: int, data: memoryview, offset: int) -> int:
 
 
 class Slots:
-    """States by the number of the step that they precede, with the random numbers of that step."""
+    """States by the number of the step that they precede, with what else that step finds."""
 
     def __init__(self, put: Callable[[Tensors, int], Held]) -> None:
         """`put` is given a state and how many are held already."""
@@ -219,14 +219,14 @@ class Slots:
         """Of memory."""
         return sum(held.nbytes for held, _ in self._held.values())
 
-    def keep(self, number: int, state: Tensors, random: Any) -> None:
+    def keep(self, number: int, state: Tensors, moment: Any) -> None:
         """Hold a state."""
-        self._held[number] = self._put(state, len(self._held)), random
+        self._held[number] = self._put(state, len(self._held)), moment
 
     def load(self, number: int) -> tuple[Tensors, Any]:
-        """A state, and where random numbers were."""
-        held, random = self._held[number]
-        return held.load(), random
+        """A state, and what else its step finds."""
+        held, moment = self._held[number]
+        return held.load(), moment
 
     def free(self, number: int) -> None:
         """Hold it no longer."""

@@ -1,10 +1,71 @@
-"""Gradients on their way back over steps that are made again with a tape."""
+"""Steps with a tape, a stretch of them at a time, and gradients on their way back over them.
+
+The tape of a long loop is not one graph but many short ones: they are walked and freed one by one.
+"""
+
+from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from elbowroom.host import Trimmer
 from elbowroom.keep.loops.body import Body, Grads, Targets, Tensors, is_differentiable, leaves_of
-from elbowroom.keep.loops.parameters import edges_of, refuse_forgotten, sequence_number
+from elbowroom.keep.loops.parameters import (
+    Edges,
+    edges_of,
+    refuse_forgotten_edges,
+    sequence_number,
+)
+
+# Steps in one graph: what surrounds a stretch weighs little in so many, and a walk is short.
+STRETCH = 32
+
+Ends = list[Any]
+"""Where gradients come in: edges of the graph, and None where none can."""
+
+
+class Stretch:
+    """Some steps with their tape; holds no more of their states than autograd does."""
+
+    def __init__(self, body: Body, state: Tensors, start: int) -> None:
+        self._body = body
+        self.start = start
+        self._since = 0 if body.known is None else sequence_number()
+        self.leaves = leaves_of(state)
+        self.taken: list[Tensors] = []
+        """Slices of the inputs, as leaves."""
+        self.ends: Ends = []
+        self.outputs: list[Ends] = []
+        """Of each step."""
+        self.after = [t.clone() for t in self.leaves] if body.is_in_place else list(self.leaves)
+
+    def step(self, slices: Tensors) -> Tensors:
+        """Make the next step with autograd on; its outputs are returned, and `after` moves on."""
+        number = self.start + len(self.taken)
+        self.taken.append(slices)
+        self.after, outputs = self._body.run(self.after, slices, number)
+        self.outputs.append(_ends_of(outputs))
+        return outputs
+
+    def end(self, known: Edges, *, is_emptied: bool = False) -> Tensors:
+        """No more steps come: look at what they have differentiated; the state after them.
+
+        With `is_emptied` the leaves have their shape and no values, which hooks have put elsewhere.
+        """
+        after = [t.detach() for t in self.after]
+        self.ends, self.after = _ends_of(self.after), []
+        if self._body.known is not None:  # a step may use what the first one did not
+            mine = edges_of(self.leaves + [x for slices in self.taken for x in slices])
+            results = [e for ends in (self.ends, *self.outputs) for e in ends if e is not None]
+            refuse_forgotten_edges(results, mine | known, self._body.step, self._since)
+        if is_emptied:
+            for leaf in self.leaves:
+                leaf.data = leaf.new_empty(()).expand(leaf.shape)
+        return after
+
+
+def _ends_of(tensors: Tensors) -> Ends:
+    return [get_gradient_edge(t) if t.requires_grad else None for t in tensors]
 
 
 class Turn:
@@ -37,36 +98,37 @@ class Turn:
         """Tape the steps from this state, and take gradients back over them."""
         # A step makes and drops some fields for each that it has.
         self._trimmer.passed((end - start) * 4 * sum(t.nbytes for t in state))
-        leaves = leaves_of(state)
-        taken: list[Tensors] = [self._slices(number) for number in range(start, end)]
-        with torch.enable_grad():
-            targets = None
-            if end - start == 1:
+        if end - start == 1:
+            leaves, slices = leaves_of(state), slices_of(self._inputs, start)
+            with torch.enable_grad():
                 coming = self._of_outputs(start)
-                targets = self._body.pull(leaves, taken[0], start, self._grads, coming)
-            if targets is None:
-                targets = self._tape(leaves, taken, start)
-            targets += self._first(leaves, start)
-        self._take(leaves, taken, targets, start)
+                targets = self._body.pull(leaves, slices, start, self._grads, coming)
+            if targets is not None:
+                pairs = [(t, g) for t, g in targets if t.requires_grad]
+                self._take(leaves, [slices], pairs, start)
+                return
+        self.take(self.tape(state, start, end))
 
-    def _tape(self, leaves: Tensors, taken: list[Tensors], start: int) -> Targets:
-        """Make the steps: what comes out of them, and the gradient that comes in there."""
-        body = self._body
-        targets: Targets = []
-        since = 0 if body.known is None else sequence_number()
-        after = [t.clone() for t in leaves] if body.is_in_place else list(leaves)
-        for number, slices in enumerate(taken, start):
-            after, outputs = body.run(after, slices, number)
+    def tape(self, state: Tensors, start: int, end: int) -> Stretch:
+        """Make steps with a tape."""
+        with torch.enable_grad():
+            stretch = Stretch(self._body, state, start)
+            for number in range(start, end):
+                stretch.step(slices_of(self._inputs, number))
+            stretch.end(self._edges)
+        return stretch
+
+    def take(self, stretch: Stretch) -> None:
+        """Take gradients back over a stretch."""
+        body, start = self._body, stretch.start
+        pairs: list[tuple[Any, Any]] = [*zip(stretch.ends, self._grads, strict=True)]
+        for number, ends in enumerate(stretch.outputs, start):
             grads = self._of_outputs(number)
-            if self._is_shared and number == start + len(taken) - 1:
+            if self._is_shared and number == start + len(stretch.outputs) - 1:
                 for place, _ in body.shared:
                     grads[place] = None  # came in with the state
-            targets += zip(outputs, grads, strict=True)
-        targets = [*zip(after, self._grads, strict=True), *targets]
-        if body.known is not None:  # a step may use what the first one did not
-            ends = edges_of(leaves + [x for slices in taken for x in slices]) | self._edges
-            refuse_forgotten([t for t, _ in targets], ends, body.step, since)
-        return targets
+            pairs += zip(ends, grads, strict=True)
+        self._take(stretch.leaves, stretch.taken, pairs, start)
 
     def _first(self, leaves: Tensors, start: int) -> Targets:
         """What is added up first: the node that was made last runs first.
@@ -85,24 +147,21 @@ class Turn:
             grads = self._of_outputs(start - 1)
             shared = self._body.shared
             targets += [(leaves[n].view_as(leaves[n]), grads[place]) for place, n in shared]
-        return targets
-
-    def _slices(self, number: int) -> Tensors:
-        """The inputs of a step, as leaves."""
-        return [
-            x[number].detach().requires_grad_(g is not None)
-            for x, g in zip(self._inputs, self._input_grads, strict=True)
-        ]
+        return [(t, g) for t, g in targets if t.requires_grad]
 
     def _of_outputs(self, number: int) -> Grads:
         """Gradients of the outputs of a step."""
         return [None if grad is None else grad[number] for grad in self._output_grads]
 
-    def _take(self, leaves: Tensors, taken: list[Tensors], targets: Targets, start: int) -> None:
+    def _take(
+        self, leaves: Tensors, taken: list[Tensors], pairs: list[tuple[Any, Any]], start: int
+    ) -> None:
+        with torch.enable_grad():
+            pairs = [*pairs, *self._first(leaves, start)]
         asked = [t for t in leaves if is_differentiable(t)]
         asked += [x for slices in taken for x in slices if x.requires_grad]
         asked += [p for p in self._parameters if p.requires_grad]
-        pairs = [(t, g) for t, g in targets if t.requires_grad and g is not None]
+        pairs = [(t, g) for t, g in pairs if t is not None and g is not None]
         found: Grads = [None] * len(asked)
         if pairs and asked:
             results, grads = zip(*pairs, strict=True)
@@ -114,3 +173,10 @@ class Turn:
                 if total is not None and x.requires_grad and (grad := next(mine)) is not None:
                     total[start + offset] = grad
         self._sums = [next(mine) if p.requires_grad else None for p in self._parameters]
+
+
+def slices_of(inputs: Tensors, number: int) -> Tensors:
+    """The inputs of a step, as leaves."""
+    return [
+        x[number].detach().requires_grad_(x.requires_grad and is_differentiable(x)) for x in inputs
+    ]

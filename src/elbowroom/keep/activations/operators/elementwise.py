@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from elbowroom.keep.activations.coordinates import known_flat_places
 from elbowroom.keep.activations.needs import RESHAPES, kind_of
 from elbowroom.keep.activations.operators import normalisation
 from elbowroom.keep.activations.operators.expressions import (
@@ -25,7 +26,6 @@ from elbowroom.keep.activations.operators.expressions import (
     Leaf,
     Permuted,
     Reshaped,
-    flat_places,
     value_of,
 )
 from elbowroom.keep.activations.operators.record import Derivation, held, record_of
@@ -88,7 +88,7 @@ def derivation_of(tensor: Tensor, node: Any, records: "Records", exact: bool) ->
     expected = None if places is None else expression.at(places)
     if not places or expected is None:
         return None
-    flat = flat_places(places, shape)
+    flat = known_flat_places(places, shape)
     source = max(entries, key=lambda e: (e.is_near, math.prod(e.shape)))
     return Derivation(
         ("Expression",),

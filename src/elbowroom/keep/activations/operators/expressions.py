@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import torch
 from torch import Tensor
 
-from elbowroom.keep.activations.entries import coordinates_of
+from elbowroom.keep.activations.coordinates import (
+    Coordinates,
+    Shape,
+    broadcast,
+    first_copies,
+    moved,
+    permuted,
+    within,
+)
 
 if TYPE_CHECKING:
     from elbowroom.keep.activations.derive import Derivation
     from elbowroom.keep.activations.entries import Entry
-
-Shape = tuple[int, ...]
-Coordinates = tuple[Tensor, ...]
-"""One tensor of indices for each axis."""
 
 Read = Callable[["Leaf | Given"], Tensor]
 """From a leaf to its values."""
@@ -75,14 +78,13 @@ class Leaf:
 
     def probed(self) -> Coordinates | None:
         """Where the entry has noted its values."""
-        return coordinates_of(self.entry.places(), self.shape)
+        return self.entry.coordinates()
 
     def at(self, places: Coordinates) -> Tensor | None:
         """From the tensor itself, or what was noted of it."""
         entry = self.entry
         if entry.probe is not None:
-            noted = coordinates_of(entry.places(), self.shape)
-            if all(map(torch.equal, noted, places)):
+            if entry.coordinates().are_at(places):
                 return entry.probe
         is_there = entry.payload is None or entry.payload.method == "keep"
         return entry.values()[places] if is_there or entry.nbytes_plain <= _FEW_BYTES else None
@@ -113,12 +115,13 @@ class Given:
 
     def probed(self) -> Coordinates | None:
         """Where its source has noted its values."""
-        return coordinates_of(self.derivation.source.places(), self.shape)
+        source = self.derivation.source
+        return moved(source.coordinates(), source.shape, self.shape)
 
     def at(self, places: Coordinates) -> Tensor | None:
         """Only where its source has."""
         noted, some = self.probed(), self.derivation.some
-        if some is None or noted is None or not all(map(torch.equal, noted, places)):
+        if some is None or noted is None or not noted.are_at(places):
             return None
         return some()
 
@@ -157,7 +160,7 @@ class Elementwise:
     @property
     def shape(self) -> Shape:
         """What the parts broadcast to."""
-        return tuple(torch.broadcast_shapes(*(part.shape for part in self.parts)))
+        return broadcast(part.shape for part in self.parts)
 
     def leaves(self) -> "Iterator[Leaf | Given]":
         """Of all parts."""
@@ -170,8 +173,9 @@ class Elementwise:
 
     def probed(self) -> Coordinates | None:
         """Of the first part that has the whole shape."""
+        shape = self.shape
         for part in self.parts:
-            if part.shape == self.shape:
+            if part.shape == shape:
                 found = part.probed()
                 if found is not None:
                     return found
@@ -181,10 +185,7 @@ class Elementwise:
         """The same function of values at these places."""
         found: list[Tensor] = []
         for part in self.parts:
-            own = places[len(places) - len(part.shape) :]
-            values = part.at(
-                tuple(p if size > 1 else p * 0 for p, size in zip(own, part.shape, strict=True))
-            )
+            values = part.at(within(places, part.shape))
             if values is None:
                 return None
             found.append(values)
@@ -208,12 +209,12 @@ class Reshaped:
 
     def probed(self) -> Coordinates | None:
         """Where the part has them."""
-        return _moved(self.part.probed(), self.part.shape, self.shape)
+        found = self.part.probed()
+        return moved(found, self.part.shape, self.shape) if found else None
 
     def at(self, places: Coordinates) -> Tensor | None:
         """Of the part."""
-        own = _moved(places, self.shape, self.part.shape)
-        return None if own is None else self.part.at(own)
+        return self.part.at(moved(places, self.shape, self.part.shape)) if places else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,11 +240,12 @@ class Permuted:
     def probed(self) -> Coordinates | None:
         """Where the part has them."""
         found = self.part.probed()
-        return None if found is None else tuple(found[axis] for axis in self.order)
+        return None if found is None else permuted(found, self.order)
 
     def at(self, places: Coordinates) -> Tensor | None:
         """Of the part."""
-        return self.part.at(tuple(places[self.order.index(a)] for a in range(len(self.order))))
+        back = tuple(self.order.index(axis) for axis in range(len(self.order)))
+        return self.part.at(permuted(places, back))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,15 +268,11 @@ class Expanded:
         found = self.part.probed()
         if found is None or not found:
             return None
-        return (found[0] * 0,) * (len(self.shape) - len(self.part.shape)) + found
+        return first_copies(found, len(self.shape))
 
     def at(self, places: Coordinates) -> Tensor | None:
         """Of the part."""
-        own = places[len(places) - len(self.part.shape) :]
-        sizes = self.part.shape
-        return self.part.at(
-            tuple(p if size > 1 else p * 0 for p, size in zip(own, sizes, strict=True))
-        )
+        return self.part.at(within(places, self.part.shape))
 
 
 # Looking at some values of a tensor may take decoding it, if it is as small as this.
@@ -284,16 +282,3 @@ _FEW_BYTES = 1 << 16
 def value_of(leaf: "Leaf | Given") -> Tensor:
     """As it is held."""
     return leaf.value()
-
-
-def flat_places(places: Coordinates, shape: Shape) -> Tensor:
-    """In row-major order."""
-    flat = torch.zeros_like(places[0])
-    for place, size in zip(places, shape, strict=True):
-        flat = flat * size + place
-    return flat
-
-
-def _moved(places: Coordinates | None, old: Shape, new: Shape) -> Coordinates | None:
-    """From one shape of the same elements to another."""
-    return coordinates_of(flat_places(places, old), new) if places else None
