@@ -34,6 +34,7 @@ __all__ = [
     "StoreUnreachable",
     "decode",
     "encode",
+    "load",
     "loop",
 ]
 __version__ = "0.1.0"
@@ -50,6 +51,7 @@ _PARTS = {
     "Loop": "keep",
     "decode": "codec",
     "encode": "codec",
+    "load": "store",
     "loop": "keep",
 }
 
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from elbowroom.keep import Loop as Loop
     from elbowroom.keep import loop as loop
     from elbowroom.store import Checkpointer as Checkpointer
+    from elbowroom.store import load as load
 else:
 
     def __getattr__(name: str) -> object:

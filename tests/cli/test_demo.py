@@ -97,13 +97,14 @@ def test_the_report_is_there_and_says_how_to_repeat_it(facts: dict[str, Any], fo
 
 
 @linux
-def test_a_narrow_terminal_and_a_full_disk(command: Command, tmp_path: Path) -> None:
+def test_a_narrow_terminal_and_a_page_that_is_refused(command: Command, tmp_path: Path) -> None:
     import pty
 
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "run.jsonl").write_text("")
-    (folder / "report.html").symlink_to("/dev/full")
+    # What cannot be written, as on a full disk: a link to /dev/full would be replaced.
+    (folder / "report.html" / "report.html").mkdir(parents=True)
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [*MAIN, *QUICK, "--out", str(folder)],

@@ -43,7 +43,7 @@ def measure_peaks(x: np.ndarray, allowed: float, codec: str) -> list[Peak]:
         np.save(Path(folder, "x.npy"), x)
         for operation in ("encode", "decode"):
             words = [operation, codec, repr(allowed), folder]
-            command = [sys.executable, "-m", "elbowroom.bench.memory", *words]
+            command = [sys.executable, "-P", "-m", "elbowroom.bench.memory", *words]
             answer = subprocess.run(command, check=True, capture_output=True, text=True)
             peaks.append(
                 Peak(

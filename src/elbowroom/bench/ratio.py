@@ -86,7 +86,9 @@ def write_text(path: Path, text: str) -> None:
     """Write aside and rename: a benchmark that is interrupted leaves no half file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    aside.write_text(text, encoding="utf-8")
+    aside.unlink(missing_ok=True)
+    with aside.open("x", encoding="utf-8") as file:
+        file.write(text)
     aside.replace(path)
 
 

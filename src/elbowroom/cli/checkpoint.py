@@ -181,7 +181,11 @@ def import_(
         str, typer.Argument(metavar="STORE", help="The folder, which is made if not there.")
     ],
     source: Annotated[
-        Path, typer.Argument(metavar="IN", help="A .safetensors or .pt file of tensors.")
+        Path,
+        typer.Argument(
+            metavar="IN",
+            help="A .safetensors or .pt file, or a folder of torch.distributed.checkpoint.",
+        ),
     ],
     step: Annotated[
         int, typer.Option("--step", metavar="N", min=0, help="The step that it stands for.")

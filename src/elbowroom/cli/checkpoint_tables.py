@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from elbowroom.cli.wording import SHOWN_NAMES, counted
+from elbowroom.cli.wording import SHOWN_NAMES, counted, printable
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -25,11 +25,6 @@ PROGRESS_FROM_BYTES = 64 * 10**6
 SHOWN_CHARACTERS = 60
 
 Document = dict[str, Any]
-
-
-def printable(text: object) -> str:
-    """Text in which nothing commands the terminal: names come from files that anyone may write."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def print_json(document: Document) -> None:

@@ -100,7 +100,7 @@ def started(folder: Path, settings: Settings) -> Iterator[Training]:
     words = ["-m", "elbowroom.cli.contender", str(folder), settings.to_json(), str(os.getpid())]
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
-            [sys.executable, *words],
+            [sys.executable, "-P", *words],
             env={**os.environ, **ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

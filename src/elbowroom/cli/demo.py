@@ -187,7 +187,7 @@ def _write_page(run: "Run", out: Path) -> Path | None:
     from elbowroom.cli.report import write_page
 
     try:
-        return write_page(run, out / "report.html")
+        return write_page(run, out / "report.html", is_named=False)
     except OSError as error:
         typer.echo(
             f"elbowroom: the report could not be written ({error}): make room, then "

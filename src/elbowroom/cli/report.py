@@ -45,7 +45,7 @@ def report(
         return
     page = folder / "report.html" if out is None else out
     with _remedied(page, "--out"):
-        page = write_page(run, page)
+        page = write_page(run, page, is_named=out is not None)
     if page.is_file():  # and not what somebody reads from at the other end
         typer.echo(f"{page} ({page.stat().st_size / 1e6:.1f} MB)")
     if open_it and not _open(page):
@@ -65,21 +65,25 @@ def _remedied(path: Path, option: str) -> Iterator[None]:
         ) from None
 
 
-def write_page(run: "Run", path: Path) -> Path:
-    """Write the page beside its place and move it there, so that nobody sees half of it."""
+def write_page(run: "Run", path: Path, *, is_named: bool = True) -> Path:
+    """Write the page beside its place and move it there, so that nobody sees half of it.
+
+    A link that the user has named is followed. One that lies in a folder by the name of our own
+    page is whoever's has filled that folder: it is replaced.
+    """
     from elbowroom.errors import InvalidArgument
     from elbowroom.report.render import render
 
     if path.is_dir():
-        path = path / "report.html"
+        path, is_named = path / "report.html", False
     text = render(run)
-    if path.exists() and not path.is_file():
+    if path.exists() and not path.is_file() and (is_named or not path.is_symlink()):
         # A device or a pipe has no place to move anything to.
         path.write_text(text, encoding="utf-8")
         return path
     # A link stays one: it is its target that is written.
-    target = Path(os.path.realpath(path))
-    if target.is_symlink():
+    target = Path(os.path.realpath(path)) if is_named else path
+    if is_named and target.is_symlink():
         raise InvalidArgument(
             f"{path} is a link that leads to itself: name another place with --out"
         )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import stat
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -49,9 +50,10 @@ def refuse_existing(path: Path, force: bool, source: Path | None = None) -> None
 def write_aside(path: Path, force: bool) -> Iterator[BinaryIO]:
     """Write beside the file and rename at the end: it is there whole or not at all."""
     refuse_existing(path, force)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # A name that nobody knows before, and that must not be there: a link is not followed.
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        with aside.open("w+b") as file:
+        with aside.open("x+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -96,6 +98,14 @@ def check_sink(path: Path, specs: Sequence[Spec]) -> None:
         raise InvalidArgument(
             "a .safetensors file cannot hold a tensor named '__metadata__': write .npz"
         )
+    if ending == ".npz":
+        for spec in specs:
+            parts = spec.name.replace("\\", "/").split("/")
+            if ".." in parts or (spec.name[:1] in "/\\" and spec.name) or ":" in parts[0]:
+                raise InvalidArgument(
+                    f"an array named {spec.name!r} would be unpacked outside of its folder from "
+                    "an .npz file: write .safetensors"
+                )
     longest = max((len(spec.name.encode()) for spec in specs), default=0)
     if ending == ".npz" and longest + len(".npy") >= 2**16:
         raise InvalidArgument(

@@ -22,6 +22,8 @@ from elbowroom.errors import CorruptData, InvalidArgument
 RAW_ENDINGS = (".bin", ".dat", ".raw")
 ENDINGS = (".npy", ".npz", ".safetensors", *RAW_ENDINGS)
 
+_MOST_LENGTHS = 64  # of a shape, for numpy
+
 _HEADER_READERS: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool, np.dtype]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -110,8 +112,13 @@ def _read_npy_header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], boo
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         first = str(error).splitlines()[:1] or [type(error).__name__]
         raise CorruptData(f"{what} is not a .npy file, or a damaged one ({first[0]})") from None
-    if any(type(length) is not int or not 0 <= length < 2**63 for length in stated):
-        raise CorruptData(f"{what} states the impossible shape {stated}")
+    # numpy multiplies lengths also where one of them is zero.
+    if (
+        len(stated) > _MOST_LENGTHS
+        or any(type(length) is not int or length < 0 for length in stated)
+        or math.prod(max(length, 1) for length in stated) * max(dtype.itemsize, 1) >= 2**63
+    ):
+        raise CorruptData(f"{what} states the impossible shape {str(stated)[:80]}")
     return stated, column_major, dtype
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from elbowroom.cli.wording import printable
+
 PIPE_WIDTH = 240
 
 
@@ -31,11 +33,11 @@ def print_table(
         left = number in text_columns
         table.add_column(heading, justify="left" if left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     console = make_console()
     console.print(table)
     for remark in remarks:
-        console.print(remark)
+        console.print(printable(remark))
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
@@ -58,5 +60,5 @@ def _fact_table(facts: Sequence[tuple[str, str]], *, indent: int) -> Table:
     table.add_column(style=None if indent else "bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(" " * indent + name, value)
+        table.add_row(" " * indent + printable(name), printable(value))
     return table

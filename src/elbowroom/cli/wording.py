@@ -10,6 +10,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def printable(text: object) -> str:
+    """Text in which nothing commands the terminal: names come from files that anyone may write."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
 def listed(names: Iterable[str]) -> str:
     """Return the first few names, quoted."""
     words = [repr(name) for name in names]

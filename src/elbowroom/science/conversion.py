@@ -63,8 +63,9 @@ def _write(path: Path, made: "Arrays") -> Path:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".partial")
+    aside.unlink(missing_ok=True)  # what lies there, be it a link, is not written to
     try:
-        with aside.open("wb") as out:
+        with aside.open("xb") as out:
             if path.suffix == ".npy":
                 np.save(out, made[""])
             else:

@@ -107,7 +107,7 @@ def _pip(source: Source, scratch: Path) -> list[str]:
     wanted.write_text(requirement + "\n", encoding="utf-8")
     kind = ["--no-binary", source.package] if source.kind == "sdist" else ["--only-binary=:all:"]
     return [
-        *(sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--quiet"),
+        *(sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--no-input", "--quiet"),
         *("--disable-pip-version-check", "--no-cache-dir", *kind),
         *("--requirement", str(wanted), "--dest", str(scratch / "arrived")),
     ]
@@ -190,8 +190,9 @@ def _store(content: IO[bytes], file: File, folder: Path, tell: Tell) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(target.name + ".partial")
     digest, done = hashlib.sha256(), 0
+    aside.unlink(missing_ok=True)  # what lies there, be it a link, is not written to
     try:
-        with aside.open("wb") as out:
+        with aside.open("xb") as out:
             while piece := content.read(PIECE_BYTES):
                 out.write(piece)
                 digest.update(piece)

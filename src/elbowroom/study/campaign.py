@@ -217,7 +217,7 @@ class _Worker:
     def __init__(self, log: Path) -> None:
         with log.open("ab") as errors_file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "elbowroom.study.worker"],
+                [sys.executable, "-P", "-m", "elbowroom.study.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors_file,

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from elbowroom.errors import CorruptData
 from elbowroom.store.checkpoint import Checkpointer, CheckpointWarning, Store
+from elbowroom.store.checkpoint.local import LocalPlace
+from elbowroom.store.checkpoint.reading import PartReader
 
 from .damages import (
     Flipper,
@@ -22,6 +25,7 @@ from .damages import (
 )
 from .disk import Disk
 from .held import Holder, checkpointer_on
+from .holders import flip, save
 from .hostile import in_time
 from .replay import ROOT, bits_of, state_at
 
@@ -231,3 +235,41 @@ def test_what_is_no_file_is_not_opened(
         assert bool(told) == (resumed != 4)
         if place.parent.name in ("packs", "manifests") and "-00000004" in place.name:
             assert resumed == 3
+
+
+def test_a_content_of_many_names_is_read_once(tmp_path: Path) -> None:
+    tensor = torch.randn(5000)
+    store = save(tmp_path / "run", {f"x{number}": tensor.clone() for number in range(60)})
+    manifest = store.manifest(store.names()[0])
+    reads: list[str] = []
+
+    class Counting(LocalPlace):
+        def read_into(self, name: str, offset: int, out: memoryview) -> None:
+            reads.append(name)
+            super().read_into(name, offset, out)
+
+    place = Counting(tmp_path / "run")
+    reader = PartReader(place, manifest, manifest.parts[0])
+    found = [reader.tensor(number) for number in range(60)]
+    assert len(reads) <= 2
+    found[0].zero_()  # whoever has one does with it what he likes
+    assert all(torch.equal(one, tensor) for one in found[1:])
+    assert torch.equal(reader.tensor(7), tensor)
+    reads.clear()
+    counted = Store(place, {"id": store.id, "hash": store.hash})
+    assert counted.verify(store.names()[0]) == [] and len(reads) <= 6
+
+
+def test_the_file_that_is_damaged_is_named_and_not_its_chain(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(40_000)
+    states = [{"x": weight + 1e-7 * number * torch.randn(40_000)} for number in range(4)]
+    store = save(tmp_path / "run", *states)
+    names = store.names()
+    packs = sorted((tmp_path / "run" / "packs").iterdir())
+    assert len(store.manifest(names[-1]).parts[0].contents) > 4  # it is a chain
+    flip(packs[0], 3000)
+    for name in names:
+        (damage,) = store.verify(name)
+        assert packs[0].name in damage.what
+        assert not any(pack.name in damage.what for pack in packs[1:])

@@ -124,7 +124,10 @@ def test_what_it_says() -> None:
     assert "about every 10 steps: a step takes 0.1 s" in pace.explain()
     assert "3.5%" in pace.explain()
     pace = Pace(every=7)
-    assert pace.explain() == "a checkpoint every 7 steps, as asked for" and pace.interval() == 7
+    assert (
+        pace.explain() == "a checkpoint at most every 7 steps, as asked for"
+        and pace.interval() == 7
+    )
     due = []
     for step in range(1, 22):
         pace.step(0.1, is_disturbed=False)
@@ -164,3 +167,20 @@ def test_bad_numbers(bad: Any) -> None:
     for none in (0, math.inf, math.nan, "x"):
         with pytest.raises(InvalidArgument, match="must be more than 0 seconds and less than"):
             Pace(mean_time_between_failures_s=none)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_the_first_one_comes_early() -> None:
+    """Who asks for one every 100 steps and is killed at the 33rd has one."""
+    for every, want in ((100, [3, 100, 200]), (5, [5, 10]), (10, [3, 10, 20])):
+        pace, due = Pace(every=every), list[int]()
+        for step in range(1, 2 * every + 1):
+            pace.step(0.1, is_disturbed=False)
+            if pace.is_due():
+                due.append(step)
+                pace.stalled(0.0)
+        assert due == want
+    pace = Pace(every=100)
+    pace.goes_on()
+    pace.step(0.1, is_disturbed=False)
+    assert not any(pace.is_due() for _ in range(9))
+    assert pace.explain() == "a checkpoint at most every 100 steps, as asked for"

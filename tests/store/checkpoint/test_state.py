@@ -177,3 +177,18 @@ def test_trees_deeper_than_any_are_refused() -> None:
         tree = {"tuple": [tree]}
     with pytest.raises(CorruptData, match="nested deeper"):
         unflatten(tree, lambda number: torch.zeros(1))
+
+
+@pytest.mark.parametrize("kind", ["dict", "set", "frozenset", "Counter", "defaultdict"])
+def test_keys_of_one_hash_are_refused(kind: str) -> None:
+    """Integers that differ by 2**61 - 1 have one hash: a megabyte of them took half a minute."""
+    keys = [1 + number * (2**61 - 1) for number in range(30_000)]
+    items = keys if kind.endswith("set") else [[key, 1] for key in keys]
+    tree: dict[str, Any] = {kind: items, **({"factory": None} if kind == "defaultdict" else {})}
+    with pytest.raises(CorruptData, match="more than 64 keys have one hash"):
+        unflatten(tree, torch.zeros)
+    few = {key: 1 for key in keys[:60]}
+    packed, _ = flatten(few, "x")
+    assert unflatten(packed, torch.zeros) == few
+    with pytest.raises(InvalidArgument, match=r"x cannot be kept .* more than 64 keys"):
+        flatten({key: 1 for key in keys[:70]}, "x")

@@ -49,14 +49,13 @@ def test_small_changes_are_differences_and_chains_end(tmp_path: Path) -> None:
     torch.manual_seed(0)
     weights = nn.Linear(300, 300)
     sizes = []
-    with Checkpointer(tmp_path, model=weights, keep=1) as checkpointer:
+    with Checkpointer(tmp_path, model=weights, keep=None) as checkpointer:
         for _ in range(24):
             with torch.no_grad():
                 weights.weight.add_(torch.randn(300, 300) * 1e-7)
             checkpointer.save(sync=True)
             newest = max((tmp_path / "packs").iterdir())
             sizes.append(newest.stat().st_size)
-            assert size_of(tmp_path) < 5 * 4 * 300 * 300
     full = sizes[0]
     # Whole at first as it is; whole again it is compressed, if only by a tenth.
     assert sum(size > 0.75 * full for size in sizes) == 4
@@ -71,7 +70,7 @@ def test_chains_of_large_differences_are_short(tmp_path: Path) -> None:
     torch.manual_seed(0)
     weights = nn.Linear(400, 400, bias=False)
     nbytes, depths = 4 * 400 * 400, []
-    with Checkpointer(tmp_path, model=weights, keep=1) as checkpointer:
+    with Checkpointer(tmp_path, model=weights, keep=None) as checkpointer:
         for _ in range(9):
             with torch.no_grad():
                 weights.weight.add_(torch.randn(400, 400) * 1e-4)

@@ -38,6 +38,7 @@ from elbowroom.store.checkpoint.signals import Notice
 from elbowroom.store.checkpoint.snapshot import Buffer, Snapshot, lay_out
 from elbowroom.store.checkpoint.sources import check_names, check_sources, read_randomness
 from elbowroom.store.checkpoint.state import flatten
+from elbowroom.store.checkpoint.streams import loader_below
 from elbowroom.store.checkpoint.voice import tell, warn
 
 
@@ -359,6 +360,7 @@ class Checkpointer:
         if found is None:
             return None
         self.resumed_from = self._steps = self._saved = found.step
+        self._pace.goes_on()
         self.events.append(f"resumed from step {found.step}")
         return found.step
 
@@ -390,4 +392,4 @@ def _finish(checkpointer: Checkpointer) -> None:
 
 
 def _is_loader(value: Any) -> bool:
-    return isinstance(value, DataLoader)
+    return isinstance(loader_below(value), DataLoader)

@@ -10,6 +10,7 @@ from elbowroom.store.checkpoint.coding import encode_frame, frames_of, possible_
 from elbowroom.store.checkpoint.contents import Held
 from elbowroom.store.checkpoint.layout import DTYPES
 from elbowroom.store.checkpoint.snapshot import Piece
+from elbowroom.store.checkpoint.thrift import Allows
 
 # Differences upon differences: all of them stay as long as the last, and all are read with it.
 # After so many, or once they weigh this much more than what they describe, a content is written
@@ -46,26 +47,37 @@ def can_build_on(base: Held | None, nbytes: int) -> bool:
 
 
 def choose(
-    piece: Piece, data: _Bytes, base: Held | None, old: _Bytes | None, new_bytes: int
-) -> Coded | None:
+    piece: Piece,
+    data: _Bytes,
+    base: Held | None,
+    old: _Bytes | None,
+    new_bytes: int,
+    allows: Allows = lambda base, share: True,
+) -> tuple[Coded | None, float]:
     """Code a content of which so many bytes are not in the store; None if it is better as it is.
 
-    `old` are the bytes of `base`, if it is to build on that.
+    Return also how many bytes it would take at least, were differences always allowed. `old` are
+    the bytes of `base`, if it is to build on that.
     """
     if new_bytes < _LEAST_BYTES:
-        return None
+        return None, new_bytes
     item_bytes = _width(piece)
     coding, share = estimate(data, old, item_bytes)
+    least_bytes = min(share * len(data), new_bytes)
+    if base is not None and coding != "zstd" and not allows(base, share):
+        base = old = None
+        coding, share = estimate(data, None, item_bytes)
     if share * len(data) > (_WORTH_FIRST if base is None else _WORTH_AGAIN) * new_bytes:
-        return None
+        return None, least_bytes
     frames = _encode(coding, item_bytes, data, old)
-    return Coded(
+    coded = Coded(
         coding=coding,
         item_bytes=item_bytes,
         base=None if coding == "zstd" else base,
         # What is large is coded when it is written, lest two copies of it be held.
         frames=list(frames) if len(data) <= _MOST_AHEAD_BYTES else frames,
     )
+    return coded, least_bytes
 
 
 def _encode(coding: str, item_bytes: int, data: _Bytes, old: _Bytes | None) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ from elbowroom.store.checkpoint.comparison import find_checkpoint
 from elbowroom.store.checkpoint.journal import Journal
 from elbowroom.store.checkpoint.manifest import SHARDED, Manifest
 from elbowroom.store.checkpoint.naming import Name
+from elbowroom.store.checkpoint.objects import Options
 from elbowroom.store.checkpoint.outline import TENSORS, leaves_of, outline
 from elbowroom.store.checkpoint.ranks import Ranks
 from elbowroom.store.checkpoint.retention import Keep
@@ -79,7 +80,7 @@ def export_file(
     store = Store.open(where)
     with store.reading():
         name = find_checkpoint(store, step)
-        held = _read_state(store, store.manifest(name), what, tell)
+        held = read_state(store, store.manifest(name), what, tell)
     replaced: dict[str, str] = {}
     left_out: list[str] = []
     held = _plain(held, what or "state", replaced)
@@ -122,7 +123,7 @@ def import_file(
         raise InvalidArgument(f"an object of a run cannot be named {what!r}: choose another name")
     if not 0 <= step <= _MOST_STEP:
         raise InvalidArgument(f"step must be from 0 to {_MOST_STEP}, got {step}")
-    held = _pick(read_file(Path(source)), str(source), what, key)
+    held = _pick(_read_source(Path(source)), str(source), what, key)
     if not flatten(held, what)[1]:
         raise InvalidArgument(f"{source} holds no tensor: check the name")
     # A run that resumes goes on drawing where a checkpoint says; here, where this process is.
@@ -146,6 +147,19 @@ def import_file(
     finally:
         journal.close()
     return Name(step=step, id=facts["id"])
+
+
+def _read_source(source: Path) -> Any:
+    if not source.is_dir():
+        return read_file(source)
+    from elbowroom.store.checkpoint.dcp.whole import is_torch_folder, read_torch_folder
+
+    if not is_torch_folder(source):
+        raise InvalidArgument(
+            f"{source} is a folder and none of torch.distributed.checkpoint, which has a .metadata "
+            "in it: name a file, or branch from a store"
+        )
+    return read_torch_folder(source)
 
 
 def _pick(held: Any, source: str, what: str, key: str | None) -> Any:
@@ -193,12 +207,16 @@ def _build_on_newest(journal: Journal) -> None:
         return
 
 
-def _read_state(store: Store, manifest: Manifest, what: str | None, tell: Tell) -> Any:
+def read_state(
+    store: Store,
+    manifest: Manifest,
+    what: str | None,
+    tell: Tell = lambda nbytes, total: None,
+    options: Options | None = None,
+) -> Any:
+    """One object of a checkpoint, or with `what=None` all of it, verified."""
     if SHARDED in manifest.facts:
-        raise InvalidArgument(
-            f"the checkpoint of step {manifest.step} consists of shards: load it with "
-            "torch.distributed.checkpoint (elbowroom.store.checkpoint.dcp)"
-        )
+        return _read_sharded(store, manifest, what, options)
     trees = [part.tree for part in manifest.parts]
     if what is not None:
         trees = [find_object(manifest, what)]
@@ -223,6 +241,25 @@ def _read_state(store: Store, manifest: Manifest, what: str | None, tell: Tell) 
             raise CorruptData(f"the checkpoint of step {manifest.step} holds no state of a run")
         states[0][PER_RANK] = dict(enumerate(states[1:], start=1))
     return states[0]
+
+
+def _read_sharded(
+    store: Store, manifest: Manifest, what: str | None, options: Options | None
+) -> Any:
+    from elbowroom.store.checkpoint.dcp.whole import read_sharded
+
+    state = read_sharded(store.place.root, step=manifest.step, options=options)
+    if what is None:
+        return state
+    if what not in state:
+        there = listed(list(map(str, state)))
+        # A state that was saved as it is has no objects: it is a model's own.
+        if what == "model" and any(isinstance(value, Tensor) for value in state.values()):
+            return state
+        raise InvalidArgument(
+            f"the checkpoint of step {manifest.step} has no {what!r}; it has: {there}"
+        )
+    return state[what]
 
 
 def find_object(manifest: Manifest, what: str) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 from elbowroom.errors import InvalidArgument
 
 _WARM_STEPS = 3  # the first steps allocate, compile and fill caches
+_FEW_STEPS = 10  # the first checkpoint comes earlier than after more
 _WINDOW = 11
 _LEAST_ALONE = 2  # steps between the end of one save and the next
 _MOST_DEBT = 4  # costs of a save, owed or to spare: what was long ago counts no more
@@ -67,6 +68,7 @@ class Pace:
         self._undisturbed = 0
         self._is_busy = False
         self._costs: Costs | None = None
+        self._is_first = True
         self._told: int | None = None
 
     @property
@@ -98,9 +100,16 @@ class Pace:
         self._since_save_s += alone_s
         self._credit_s += self._cap * alone_s
 
+    def goes_on(self) -> None:
+        """There are checkpoints already."""
+        self._is_first = False
+
     def stalled(self, seconds: float) -> None:
         """A checkpoint was begun, for which the loop stood still so long."""
-        self._since_save = 0
+        # The one that comes early does not move those that were asked for.
+        is_early = self._every is not None and self._is_first and self._since_save < self._every
+        self._since_save = self._since_save if is_early else 0
+        self._is_first = False
         self._since_save_s = 0.0
         self._disturbed_s = 0.0
         self._unpaid_s = seconds
@@ -127,7 +136,9 @@ class Pace:
     def is_due(self) -> bool:
         """Whether to save now."""
         if self._every is not None:
-            return self._since_save >= self._every
+            # One comes early: who is killed before so many steps is glad of it.
+            is_early = self._is_first and self._every >= _FEW_STEPS
+            return self._since_save >= (_WARM_STEPS if is_early else self._every)
         if self._costs is None:
             # The first one comes early: it is worth having, and shows what one costs. Until that
             # is known there is no second, unless the first has failed.
@@ -158,7 +169,7 @@ class Pace:
     def explain(self) -> str:
         """In one sentence."""
         if self._every is not None:
-            return f"a checkpoint every {self._every} steps, as asked for"
+            return f"a checkpoint at most every {self._every} steps, as asked for"
         if self._costs is None:
             return "the first checkpoint will show what one costs"
         costs = self._costs

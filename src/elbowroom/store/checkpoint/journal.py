@@ -33,6 +33,7 @@ from elbowroom.store.checkpoint.retention import Keep
 from elbowroom.store.checkpoint.snapshot import Buffer, Piece, Snapshot
 from elbowroom.store.checkpoint.store import Store
 from elbowroom.store.checkpoint.system import System
+from elbowroom.store.checkpoint.thrift import allows_chains
 from elbowroom.store.checkpoint.writing import PartWriter
 
 RANKS_S = 600.0  # how long the first rank waits for the others' parts
@@ -58,6 +59,8 @@ class Journal:
         options: Options | None = None,
     ) -> None:
         self.where, self._ranks, self._bound_of = where, ranks, bound_of
+        self._keep = keep
+        self._least_share: float | None = None
         place = place_at(where, system, options)
         beyond = None if far is None else place_at(far, options=options)
         self._places = [one for one in (place, beyond) if isinstance(one, ObjectPlace)]
@@ -258,12 +261,15 @@ class Journal:
             read_before=self._read_before,
             bound_of=self._bound_of,
             shared=self.store.shared_packs(self._memory),
+            allows=allows_chains(self._keep, self._least_share),
         ).write(snapshot)
         if lost:
             self.told.append(
                 f"{PACKS}/{lost[0]} {'and others are' if lost[1:] else 'is'} gone or cut short: "
                 "what was in it was written again, and checkpoints before this one are damaged"
             )
+        if self._memory.by_place:
+            self._least_share = done.least_share
         self.changed = done.written_bytes / max(done.state_bytes, 1)
         return done.memory, done.part
 

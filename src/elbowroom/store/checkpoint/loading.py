@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from elbowroom.errors import InvalidArgument
 from elbowroom.store.checkpoint.positions import OrderPosition, Position, StreamPosition
 from elbowroom.store.checkpoint.sources import Stateful
+from elbowroom.store.checkpoint.streams import forgets_buffer, loader_below
+from elbowroom.store.checkpoint.voice import tell
 
 _PLACE = "_elbowroom_position"
 
@@ -36,6 +38,8 @@ def follow_loader(loader: Any) -> Stateful:
       has moved on, and a new epoch begins, with a warning.
     - An IterableDataset without workers is asked for its state, if it has state_dict. In any other
       case, the batches that were delivered are loaded again and dropped, which takes its time.
+    - Hugging Face's streams that shuffle in a buffer are read again as well: their state leaves
+      the buffer out. Of webdataset's WebLoader the DataLoader in it is followed.
     - A loop left by `break` counts as interrupted until the next one begins.
     """
     if isinstance(loader, type):
@@ -48,7 +52,14 @@ def follow_loader(loader: Any) -> Stateful:
             f"loader= is accelerate's {type(loader).__name__}, which looks one batch ahead of what "
             "it gives: prepare it with use_stateful_dataloader=True, or give a plain DataLoader"
         )
+    loader = loader_below(loader)
     if isinstance(loader, Stateful):
+        if forgets_buffer(getattr(loader, "dataset", None)):
+            raise InvalidArgument(
+                f"loader= is a {type(loader).__name__} over a dataset that shuffles in a buffer, "
+                "which the dataset's state leaves out, so that samples would be lost: give a plain "
+                "DataLoader, which is read again up to its place"
+            )
         return loader
     if not issubclass(type(loader), DataLoader):
         raise InvalidArgument(
@@ -68,6 +79,11 @@ def follow_loader(loader: Any) -> Stateful:
 
 def _follow(loader: DataLoader[Any]) -> None:
     is_stream = isinstance(loader.dataset, IterableDataset)
+    if is_stream and forgets_buffer(loader.dataset) and loader.num_workers == 0:
+        tell(
+            "loader= shuffles in a buffer, which the dataset's state leaves out: after an "
+            "interruption it is read again up to its place"
+        )
     vars(loader)[_PLACE] = (StreamPosition if is_stream else OrderPosition)(loader)
     if not isinstance(loader, _Followed):
         loader.__class__ = _followed(type(loader))

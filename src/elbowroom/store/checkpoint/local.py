@@ -14,7 +14,7 @@ import numpy as np
 from elbowroom.errors import CorruptData, InvalidArgument
 from elbowroom.store.checkpoint.locks import held_locks
 from elbowroom.store.checkpoint.place import ASIDE, Place, ReadInto, check_name
-from elbowroom.store.checkpoint.system import System
+from elbowroom.store.checkpoint.system import Inside, System
 
 _BLOCK_BYTES = 4096
 _STAGE_BYTES = 8 << 20
@@ -29,20 +29,27 @@ class LocalPlace(Place):
         self.root = Path(os.path.abspath(root))
         self.system = system or System()
 
-    def path(self, name: str) -> str:
+    def path(self, name: str) -> Inside:
         """Where a name lies."""
-        return os.path.join(self.root, *check_name(name))
+        folder, name = ["", *check_name(name)][-2:]
+        return Inside(str(self.root), folder, name)
+
+    def folder(self, name: str) -> Inside:
+        """Where a folder of the store lies; without a name, the store."""
+        return Inside(str(self.root), name, "")
 
     def make(self, *folders: str) -> None:
         """Make the folder and these inside of it, durably."""
         missing = [self.root]
-        while not self._is_folder(missing[-1].parent):
+        while not self._is_folder(str(missing[-1].parent)):
             missing.append(missing[-1].parent)
         for folder in (*reversed(missing), *(self.root / name for name in folders)):
             try:
                 self.system.make_folder(str(folder))
             except FileExistsError:
-                if not self._is_folder(folder):
+                # Of the store itself, what is above may be a link, and what is below may not.
+                is_own = folder.parent == self.root and folder.name in folders
+                if not self._is_folder(self.folder(folder.name) if is_own else str(folder)):
                     raise InvalidArgument(
                         f"{folder} is a file, and a folder is needed: name another place"
                     ) from None
@@ -54,7 +61,7 @@ class LocalPlace(Place):
     def names(self, folder: str) -> list[str]:
         """Names in a folder, sorted; none where there is no folder."""
         try:
-            return sorted(self.system.names(self.path(folder) if folder else str(self.root)))
+            return sorted(self.system.names(self.folder(folder)))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -154,7 +161,7 @@ class LocalPlace(Place):
 
     def sync(self, folder: str) -> None:
         """Make what was created, renamed and removed in a folder durable."""
-        self._sync_path(self.path(folder) if folder else str(self.root))
+        self._sync_path(self.folder(folder))
 
     @contextlib.contextmanager
     def lock(self, name: str, *, shared: bool = False) -> Iterator[bool]:
@@ -192,9 +199,9 @@ class LocalPlace(Place):
                 held_locks.discard(handle)
                 self.system.close(handle)
 
-    def _is_folder(self, path: Path) -> bool:
+    def _is_folder(self, path: str) -> bool:
         try:
-            handle = self.system.open(str(path), os.O_RDONLY | os.O_DIRECTORY)
+            handle = self.system.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except PermissionError:  # it is there, and not ours to look into
@@ -230,7 +237,7 @@ class LocalSink:
 
     def __init__(self, place: LocalPlace, name: str) -> None:
         self._place, self._system, self._name = place, place.system, name
-        self._aside = place.path(name) + ASIDE
+        self._aside = place.path(name + ASIDE)
         self.position = 0
         self._stage = mmap.mmap(-1, _STAGE_BYTES)
         self._staged = np.frombuffer(self._stage, np.uint8)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from elbowroom.errors import InvalidArgument
 from elbowroom.store.checkpoint.samplers import Epoch, Sources, Watched, find_units, is_dealt
 from elbowroom.store.checkpoint.sources import CheckpointWarning, Stateful
+from elbowroom.store.checkpoint.streams import forgets_buffer
 
 _VERSION = 1
 # Settings of samplers that make another order of the same samples.
@@ -221,7 +222,8 @@ class StreamPosition(Position):
 
     def _is_told_by_dataset(self) -> bool:
         # Workers have copies of the dataset, which are ahead and cannot be asked.
-        return self._batching["num_workers"] == 0 and isinstance(self._dataset, Stateful)
+        is_asked = self._batching["num_workers"] == 0 and isinstance(self._dataset, Stateful)
+        return is_asked and not forgets_buffer(self._dataset)
 
     def _is_replayed(self) -> bool:
         return not self._is_told_by_dataset()

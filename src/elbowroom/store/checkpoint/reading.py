@@ -1,5 +1,7 @@
 """Contents out of packs, every leaf compared with its digest."""
 
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -62,6 +64,9 @@ class PartReader:
         self._sizes: dict[int, int] = {}
         self._tables: dict[int, tuple[int, bytes]] = {}
         self._small: dict[int, _Bytes] = {}
+        named = Counter(entry.content for entry in part.entries)
+        self._locks = {number: threading.Lock() for number, n in named.items() if n > 1}
+        self._whole: dict[int, _Bytes] = {}  # those of several names that are read already
 
     def tensor(self, number: int) -> Tensor:
         """A tensor of the state, verified."""
@@ -78,8 +83,32 @@ class PartReader:
                 f"{available_bytes():,} of memory that are free"
             )
         raw = torch.empty(content.nbytes, dtype=torch.uint8)
-        self.read(entry.content, entry.where, raw.numpy())
+        self._read_once(entry.content, entry.where, raw.numpy())
         return place_over(raw, layout)
+
+    def _read_once(self, number: int, where: str, out: _Bytes) -> None:
+        """A content that has several names is read and compared once, and copied from then on."""
+        if number not in self._locks or len(out) <= _SMALL_BYTES:
+            self.read(number, where, out)
+            return
+        with self._locks[number]:
+            if number in self._whole:
+                out[:] = self._whole[number]
+                return
+            self.read(number, where, out)
+            # Tensors belong to whoever asks: this copy is for those who ask later.
+            self._whole[number] = out.copy()
+
+    def held_bytes(self) -> int:
+        """What reading all tensors takes at most: a blob's values are made beside their place."""
+        part, counted = self._part, set[int]()
+        total = 0
+        for entry in part.entries:
+            content = part.contents[entry.content]
+            is_shared = entry.content in self._locks and entry.content not in counted
+            total += content.nbytes * (1 + (content.coding == BLOB or is_shared))
+            counted.add(entry.content)
+        return total
 
     def files(self, number: int) -> list[str]:
         """The packs that a tensor of the state lies in."""
@@ -254,7 +283,7 @@ class PartReader:
 
     def _blame(self, number: int, where: str, broken: NDArray[np.int64]) -> str:
         content, leaf_bytes = self._part.contents[number], self._manifest.leaf_bytes
-        files = sorted({self._file_of(e) for e in self._extents_of(content)})
+        files = sorted({self._file_of(e) for e in self._broken_link(number, where).extents})
         if not content.coding:
             files = sorted(
                 {
@@ -268,6 +297,22 @@ class PartReader:
             f"{where} is damaged: {len(broken)} of {-(-content.nbytes // leaf_bytes)} pieces do "
             f"not match their digests, the first at byte {first}, in {', '.join(files)}"
         )
+
+    def _broken_link(self, number: int, where: str) -> Content:
+        """The first of those that a content is made of which is not what it was."""
+        numbers = [number]
+        while (base := self._part.contents[numbers[-1]].base) is not None:
+            numbers.append(base)
+        room = np.empty(self._part.contents[number].nbytes, np.uint8)
+        for one in reversed(numbers[1:]):
+            try:
+                self._fill(one, where, room)
+                if not len(self._broken_leaves(one, room)):
+                    continue
+            except (CorruptData, OSError):
+                pass
+            return self._part.contents[one]
+        return self._part.contents[number]
 
     def _extents_of(self, content: Content) -> Iterator[Extent]:
         yield from content.extents

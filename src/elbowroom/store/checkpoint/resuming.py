@@ -138,7 +138,8 @@ class Resuming:
         if SHARDED in manifest.facts:
             raise InvalidArgument(
                 f"step {name.step} in {store.place.root} was saved through torch.distributed"
-                ".checkpoint: load it with elbowroom.store.checkpoint.dcp, or name another folder"
+                ".checkpoint: load it with elbowroom.store.checkpoint.dcp, take it out with "
+                "elbowroom.load, or name another folder"
             )
         state = store.state(manifest, 0)
         if not isinstance(state, dict) or "steps" not in state:

@@ -89,5 +89,7 @@ def load_into(name: str, source: Stateful, state: Any) -> None:
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         said = " ".join(str(error).split())
         raise InvalidArgument(
-            f"the checkpoint does not fit {name}= ({type(source).__name__}): {said[:300]}"
+            f"the checkpoint does not fit {name}= ({type(source).__name__}): {said[:300]}; "
+            f"elbowroom.load(folder, {name!r}) gives what is in it as a dict, with strip= and "
+            "names= under other names, and with into= and strict=False as far as it fits"
         ) from error

@@ -3,7 +3,7 @@
 import math
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ MOST_DEPTH = 64
 MOST_DEPTH_READ = 2 * MOST_DEPTH
 # Larger integers take time that grows with their square to print and to read.
 MOST_DIGITS = 4000
+# Of keys that are all different; -1 and -2 have one, and few others that anybody uses.
+MOST_OF_ONE_HASH = 64
 
 _DTYPES = {
     str(value).removeprefix("torch."): value
@@ -71,11 +73,20 @@ def _pack(value: Any, where: str, tensors: list[tuple[str, Tensor]], above: tupl
         }
     if kind is set or kind is frozenset:
         name = "set" if kind is set else "frozenset"
+        _check_keys(value, where)
         # Sorted by what is written, so that equal sets give equal bytes.
         return {name: sorted((inside(item, "an item") for item in value), key=repr)}
     if kind in (dict, OrderedDict, Counter, defaultdict):
         return _pack_mapping(value, where, inside)
     return _pack_scalar(value, where, tensors)
+
+
+def check_hashes(keys: Iterable[Any]) -> None:
+    """Refuse keys of which very many have one hash: a dict of them takes the square of the time."""
+    hashes = sorted(map(hash, keys))
+    for at in range(len(hashes) - MOST_OF_ONE_HASH):
+        if hashes[at] == hashes[at + MOST_OF_ONE_HASH]:
+            raise ValueError(f"more than {MOST_OF_ONE_HASH} keys have one hash")
 
 
 def _pack_integer(value: int, where: str) -> int:
@@ -87,9 +98,19 @@ def _pack_integer(value: int, where: str) -> int:
     return value
 
 
+def _check_keys(keys: Iterable[Any], where: str) -> None:
+    try:
+        check_hashes(keys)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"{where} cannot be kept in a checkpoint, since {error}: use other keys"
+        ) from None
+
+
 def _pack_mapping(
     value: Mapping[Any, Any], where: str, inside: Callable[[Any, object], Any]
 ) -> dict[str, Any]:
+    _check_keys(value, where)
     packed: dict[str, Any] = {
         type(value).__name__: [
             [inside(key, f"key {key!r}"), inside(item, key)] for key, item in value.items()
@@ -162,7 +183,10 @@ def _unpack(tree: Any, tensor_at: Callable[[int], Tensor], depth: int) -> Any:
         if name == "tensor":
             return tensor_at(value)
         if name in _SEQUENCES:
-            return _SEQUENCES[name](inside(value))
+            items = inside(value)
+            if name in ("set", "frozenset"):
+                check_hashes(items)
+            return _SEQUENCES[name](items)
         if name == "deque":
             return deque(inside(value), tree["most"])
         if name in _MAPPINGS:
@@ -188,6 +212,7 @@ def _unpack(tree: Any, tensor_at: Callable[[int], Tensor], depth: int) -> Any:
 
 
 def _unpack_mapping(tree: dict[str, Any], name: str, pairs: list[list[Any]]) -> Any:
+    check_hashes(key for key, _ in pairs)
     if name == "defaultdict":
         factory = tree["factory"]
         return defaultdict(None if factory is None else _FACTORIES[factory], dict(pairs))

@@ -6,6 +6,7 @@ before it appears under its name. Nothing that is read can run.
 
 import os
 import re
+import secrets
 import stat
 import warnings
 import zipfile
@@ -137,10 +138,11 @@ def _complain(target: Path) -> NoReturn:
 
 @contextmanager
 def _write_aside(path: Path, replace: bool) -> Iterator[Path]:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # A name that nobody knows before, and that must not be there: a link is not followed.
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         # The mode that the user gives new files: safetensors lets nobody else read its own.
-        aside.touch()
+        aside.touch(exist_ok=False)
         mode = stat.S_IMODE(aside.stat().st_mode)
         yield aside
         aside.chmod(mode)

@@ -15,6 +15,7 @@ from elbowroom.store.checkpoint.lossy import BoundOf
 from elbowroom.store.checkpoint.manifest import Entry, Part
 from elbowroom.store.checkpoint.place import Sink
 from elbowroom.store.checkpoint.snapshot import Piece, Snapshot
+from elbowroom.store.checkpoint.thrift import Allows
 
 HEAD = b"elbowroom pack 1" + bytes(48)
 _AHEAD = 2  # tensors that are prepared while another is written
@@ -30,6 +31,7 @@ class Increment:
     memory: Memory
     state_bytes: int
     written_bytes: int
+    least_share: float  # of the state, that would have to be written if all could be differences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,10 @@ class PartWriter:
         read_before: Callable[[Piece], _Bytes | None],
         bound_of: BoundOf = lambda piece: None,
         shared: frozenset[str] = frozenset(),
+        allows: Allows = lambda base, share: True,
     ) -> None:
+        self._allows = allows
+        self._least_bytes = 0.0
         self._create, self._name, self._hash = create, name, hash_name
         self._memory, self._read_before, self._bound_of = memory, read_before, bound_of
         self._homes: dict[str, str] = {}
@@ -131,7 +136,11 @@ class PartWriter:
         self._now.pack_bytes = {pack.name: pack.nbytes for pack in packs}
         part = Part(tree=snapshot.tree, packs=packs, contents=contents, entries=entries)
         return Increment(
-            part=part, memory=self._now, state_bytes=snapshot.nbytes, written_bytes=size
+            part=part,
+            memory=self._now,
+            state_bytes=snapshot.nbytes,
+            written_bytes=size,
+            least_share=self._least_bytes / max(snapshot.nbytes, 1),
         )
 
     def _prepared(self, snapshot: Snapshot) -> Iterator[_Ready]:
@@ -158,7 +167,11 @@ class PartWriter:
         else:
             base = self._memory.by_place.get(piece.where)
             old = self._read_before(piece) if can_build_on(base, len(data)) else None
-            coded = choose(piece, data, base, old, new_bytes)
+            coded, least = choose(piece, data, base, old, new_bytes, self._allows)
+            if base is not None and base.base is not None and old is None:
+                # At the end of a chain: a further difference would weigh what the last one does.
+                least = min(least, sum(span.nbytes for span in base.spans))
+            self._least_bytes += least
         return _Ready(piece=piece, data=data, tree=tree, known=known, coded=coded)
 
     def _round(self, snapshot: Snapshot, piece: Piece) -> bytes:

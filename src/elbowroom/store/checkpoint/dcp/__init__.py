@@ -43,7 +43,7 @@ def save(
 ) -> int:
     """Save a state of all ranks; return its step. Further options are those of torch's `save`."""
     writer = Writer(where, step=step, keep=keep, hash=hash)
-    with contextlib.closing(writer), _plain_errors():
+    with contextlib.closing(writer), plain_errors():
         metadata = torch_dcp.save(state_dict, storage_writer=writer, **options)
     assert isinstance(metadata.storage_meta, StorageMeta)
     return int(str(metadata.storage_meta.save_id).partition("-")[0])
@@ -63,7 +63,7 @@ def load(
     reader = Reader(where, step=step)
     for left in reversed(range(_TRIES)):
         try:
-            with _plain_errors(reader):
+            with plain_errors(reader):
                 torch_dcp.load(state_dict, storage_reader=reader, **options)
             break
         except Moved:
@@ -74,7 +74,7 @@ def load(
 
 
 @contextlib.contextmanager
-def _plain_errors(reader: Reader | None = None) -> Iterator[None]:
+def plain_errors(reader: Reader | None = None) -> Iterator[None]:
     """Raise what went wrong in place of torch's exception, which `except Exception` would miss."""
     with warnings.catch_warnings():
         # A single process is meant where there is but one.

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from elbowroom.errors import CorruptData, ElbowroomError, InvalidArgument
+from elbowroom.errors import CorruptData, ElbowroomError, InvalidArgument, StoreUnreachable
 from elbowroom.host import available_bytes
 from elbowroom.store.checkpoint.dcp.metadata import (
     FACT,
@@ -24,6 +24,7 @@ from elbowroom.store.checkpoint.dcp.metadata import (
 )
 from elbowroom.store.checkpoint.manifest import Manifest, Part
 from elbowroom.store.checkpoint.naming import Name
+from elbowroom.store.checkpoint.objects import Options
 from elbowroom.store.checkpoint.reading import PartReader
 from elbowroom.store.checkpoint.sources import CheckpointWarning
 from elbowroom.store.checkpoint.state import unflatten
@@ -37,8 +38,14 @@ class Moved(CorruptData):
 class Reader(StorageReader):
     """Reads a checkpoint of the store at `where`: the newest, or that of a step."""
 
-    def __init__(self, where: str | os.PathLike[str], *, step: int | None = None) -> None:
-        self.where, self._step = os.fspath(where), step
+    def __init__(
+        self,
+        where: str | os.PathLike[str],
+        *,
+        step: int | None = None,
+        options: Options | None = None,
+    ) -> None:
+        self.where, self._step, self._options = os.fspath(where), step, options
         self._found: Manifest | None = None
         self._passed: list[str] = []
         self._metadata = Metadata({})
@@ -67,7 +74,7 @@ class Reader(StorageReader):
             raise
 
     def _read_metadata(self) -> Metadata:
-        store = Store.open(self.where)
+        store = Store.open(self.where, options=self._options)
         with store.reading():
             for name in self._candidates(store):
                 try:
@@ -77,13 +84,15 @@ class Reader(StorageReader):
                         found.storage_meta = StorageMeta(self.where, load_id=str(name))
                         self._found = manifest
                         return found
+                except StoreUnreachable:
+                    raise
                 except (CorruptData, OSError) as error:
                     self._passed.append(f"step {name.step}: {error}")
         if self._passed:
             raise CorruptData(f"no checkpoint in {self.where} is whole: {'; '.join(self._passed)}")
         raise InvalidArgument(
             f"the checkpoints in {self.where} were not saved through torch.distributed.checkpoint: "
-            "give them to a Checkpointer"
+            "give them to a Checkpointer, or take them out with elbowroom.load"
         )
 
     def set_up_storage_reader(
@@ -120,7 +129,7 @@ class Reader(StorageReader):
         """Read what this rank needs, each stored tensor once, and compare it with its digests."""
         manifest = self._found
         assert manifest is not None
-        store = Store.open(self.where)
+        store = Store.open(self.where, options=self._options)
         by_location: dict[Location, list[ReadItem]] = {}
         for item in plan.items:
             location = self._metadata.storage_data[item.storage_index]
