@@ -151,7 +151,7 @@ def main() -> None:
             torch.manual_seed(1)
             last = er.loop(step, state, 12, parameters=named, **options)  # noqa: B023
             total = (last[0] if isinstance(last, tuple) else last).square().sum()
-            found = grad(total, asked, allow_unused=True)  # noqa: B023
+            found: Any = grad(total, asked, allow_unused=True)  # noqa: B023
             return [g for g in found if g is not None]
 
         expected = gradient({})
