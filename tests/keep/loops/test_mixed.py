@@ -96,14 +96,3 @@ def test_what_does_not_go_together() -> None:
         er.Loop(Cell(), slots=(2, 3), schedule="mixed")
     with pytest.raises(InvalidArgument, match="steps times slots"):
         er.loop(Cell(), start(), 10**6, slots=10, schedule="mixed")
-
-
-def test_a_budget_takes_tapes_where_they_are_no_larger_than_states() -> None:
-    knob = torch.tensor(0.9, requires_grad=True)
-    loop = er.Loop(lambda x: x * knob, parameters=knob, memory=1_500_000)
-    x = torch.ones(10_000)
-    total = loop(x, 400).sum()
-    assert loop.plan is not None and loop.plan.kind == "replay" and loop.plan.schedule == "mixed"
-    (found,) = grad(total, knob)
-    (expected,) = grad(plain(lambda x: x * knob, x, 400).sum(), knob)
-    assert torch.equal(found, expected)

@@ -134,7 +134,8 @@ def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Pl
 
 def _plan_mixed(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Plan, float] | None:
     """Keep states and tapes; None where a tape is larger, or buffers of a tape might move."""
-    unit = max(pilot.slot_bytes, _holes(pilot) * pilot.taped_bytes)
+    # A tape begins with the state before its step, and holds it whether the step saves it or not.
+    unit = _holes(pilot) * (pilot.taped_bytes + pilot.slot_bytes)
     if length is None or pilot.are_buffers_moving or pilot.taped_bytes > pilot.slot_bytes:
         return None
     slots = min(int((memory_bytes - _surroundings(pilot)) // unit), length - 1)
