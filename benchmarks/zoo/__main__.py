@@ -83,6 +83,11 @@ def _measure(names: list[str], programs: list[str], given: argparse.Namespace, o
             row = _run(name, way, words)
             plain = row if way == "plain" else plain
             _write(row, out)
+            if way == "zero" and row.get("weights") != plain.get("weights"):
+                # Threads may add in another order every time: then one of them tells.
+                one = [*words, "--threads", "1"]
+                for again in ("plain", "zero"):
+                    _write(_run(name, again, one) | {"way": f"{again}, one thread"}, out)
     for number, name in enumerate(programs):
         print(f"[{number + 1}/{len(programs)}] script {name}", file=sys.stderr, flush=True)
         for row in scripts.measure(name, ways, given.threads):

@@ -42,9 +42,13 @@ def _ratio(ours: dict[str, Any], plain: dict[str, Any], what: str) -> float | No
     return max(ours["peaks"][:count]) / max(1, *plain["peaks"][:count])
 
 
-def _same(zero: dict[str, Any], plain: dict[str, Any]) -> str:
+def _same(ways: dict[str, dict[str, Any]]) -> str:
+    zero, plain = ways.get("zero", {}), ways.get("plain", {})
     if "weights" in zero and "weights" in plain:
-        return "yes" if zero["weights"] == plain["weights"] else "NO"
+        if zero["weights"] == plain["weights"]:
+            return "yes"
+        one, two = (ways.get(f"{way}, one thread", {}).get("weights") for way in ("zero", "plain"))
+        return "with one thread" if one is not None and one == two else "NO"
     if "printed" in zero and "printed" in plain:
         from benchmarks.zoo.scripts import losses_of
 
@@ -65,7 +69,7 @@ def _steps(groups: dict[str, dict[str, dict[str, Any]]], what: str) -> str:
         if not plain.get("times"):
             continue
         cells = [name, f"{median(plain['times']):.2f} s", f"{max(plain['peaks']) / 1e6:.0f} MB"]
-        cells.append(_same(zero, plain))
+        cells.append(_same(ways))
         found = {
             "zero": _ratio(zero, plain, "first"),
             "zero peak": _ratio(zero, plain, "peak"),

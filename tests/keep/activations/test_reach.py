@@ -9,7 +9,11 @@ from torch.nn import functional
 
 import elbowroom as er
 from elbowroom.keep.activations import room as room_module
+from elbowroom.keep.activations.journey import Mode, Onward
+from elbowroom.keep.activations.noise import Noise
+from elbowroom.keep.activations.reach import Variances
 from elbowroom.keep.activations.rules import Decision, Evidence, Rule, decide
+from elbowroom.keep.activations.sensitivity import Effect
 
 Look = tuple[Rule, Evidence, float, float]
 
@@ -106,3 +110,23 @@ def test_shares_stay_within_the_tolerance_where_the_mean_layer_has_most(
         mean += cost.mean * dense / 3 * decision.bound**2
     assert sum(d.share for d in decisions) <= tolerance * (1 + 1e-6)
     assert 0 < mean <= tolerance * (1 + 1e-6)
+
+
+def test_what_has_no_bound_leaves_nothing_undefined() -> None:
+    """An effect without a bound on parameters of which nothing is known, or of nothing at all."""
+    seen, unseen = nn.Parameter(torch.zeros(3, 2)), nn.Parameter(torch.zeros(3, 2))
+    noise = Noise()
+    for step in range(1, 6):
+        noise.observe(seen, torch.randn(3, 2, generator=torch.Generator().manual_seed(step)), step)
+    no_end = float("inf")
+    journeys = {
+        1: {Mode.WHITE: Onward({id(seen): 1.0, id(unseen): no_end}, {})},
+        2: {Mode.WHITE: Onward({}, {(1, Mode.WHITE): no_end})},
+    }
+    variances = Variances(journeys, [seen, unseen], noise)
+    local = variances.costs(Effect({id(unseen): no_end}, {(1, Mode.WHITE): 0.0}))
+    assert (local.overall, local.mean, local.of_part) == (0, 0, 0)
+    assert local.each.tolist() == [0, 0]
+    far = variances.costs(Effect({}, {(2, Mode.WHITE): 1.0}))
+    assert (far.overall, far.mean) == (no_end, no_end)
+    assert far.each.tolist() == [no_end, 0]

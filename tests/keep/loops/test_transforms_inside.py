@@ -18,6 +18,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:the loop keeps all:elbowroom.keep.LoopWarning")
 @pytest.mark.parametrize("options", WAYS)
 def test_forces_of_molecules(options: dict[str, Any]) -> None:
     stiffness = torch.tensor(1.0, requires_grad=True)
@@ -40,6 +41,7 @@ def test_forces_of_molecules(options: dict[str, Any]) -> None:
     assert torch.equal(gradient(**options), gradient())
 
 
+@pytest.mark.filterwarnings("ignore:the loop keeps all:elbowroom.keep.LoopWarning")
 @pytest.mark.parametrize("options", WAYS)
 def test_learning_inside_of_a_step(options: dict[str, Any]) -> None:
     torch.manual_seed(0)

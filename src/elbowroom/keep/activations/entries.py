@@ -359,9 +359,13 @@ class Entry:
         """Where those are."""
         return places_in(math.prod(self.shape), self.device)
 
-    def coordinates(self) -> Coordinates:
-        """The same, axis by axis."""
-        return coordinates_in(math.prod(self.shape), self.shape, self.device)
+    def coordinates(self, shape: tuple[int, ...] | None = None) -> Coordinates:
+        """The same axis by axis, also as if it had another shape; -1 stands for what is left."""
+        count = math.prod(self.shape)
+        shape = self.shape if shape is None else shape
+        if shape[-1:] == (-1,):
+            shape = (*shape[:-1], count // max(1, math.prod(shape[:-1])))
+        return coordinates_in(count, shape, self.device)
 
     def outline(self) -> Tensor:
         """The shape without its memory; strides say nothing of the order."""

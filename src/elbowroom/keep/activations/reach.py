@@ -54,7 +54,6 @@ class Variances:
         self._variance = np.where(found > 0, found, np.inf)
         is_known = found > 0
         self._is_layer = is_known & np.array([p.dim() > 1 for p in known], bool)
-        self._counts = is_known.astype(np.float64)
         self.total = float(found[is_known].sum())
         # Of a unit of energy at a node: what reaches each parameter, and the same for a part of
         # the batch. What is behind a node was made before it, and has a lower number.
@@ -79,20 +78,28 @@ class Variances:
                 continue
             if not is_apart and reach[0] is not reach[1]:
                 is_apart, part = True, whole.copy()
-            whole += value * reach[0]
+            whole += _scaled(reach[0], value)
             if is_apart:
-                part += value * reach[1]
+                part += _scaled(reach[1], value)
         return whole, part
 
     def costs(self, effect: Effect) -> Costs:
         """Of a unit of error variance."""
         whole, part = self._sum(Onward(effect.local, effect.injected))
-        each = whole / self._variance
-        layers = max(1, int(self._is_layer.sum()))
+        is_known, is_layer = np.isfinite(self._variance), self._is_layer
+        each = np.where(is_known, whole, 0.0) / self._variance
         return Costs(
-            overall=float(whole @ self._counts) / self.total,
-            mean=float(each @ self._is_layer) / layers,
-            of_part=float(part @ self._counts) / self.total,
+            overall=float(whole[is_known].sum()) / self.total,
+            mean=float(each[is_layer].sum()) / max(1, int(is_layer.sum())),
+            of_part=float(part[is_known].sum()) / self.total,
             each=each,
             touched=whole,
         )
+
+
+def _scaled(row: Row, value: float) -> Row:
+    """Nothing stays nothing, however large an effect is that nobody could bound."""
+    if value == 0:
+        return np.zeros_like(row)
+    with np.errstate(invalid="ignore"):
+        return np.where(row == 0, 0.0, value * row)

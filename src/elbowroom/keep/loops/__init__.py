@@ -1,11 +1,12 @@
 """Gradients through long time loops in bounded memory.
 
 loop.py is the way in; plans.py, pilot.py and planning.py decide what is kept; schedules.py,
-slots.py and replay.py keep states and make steps again, which find what conditions.py has kept of
-the first time; turn.py takes gradients back over them, past hooks.py; series.py, coders.py and
-history.py encode the tape; patches.py, predictive.py, linear.py, network.py and learned.py predict
-frames from what was learned of them; functions.py makes it all differentiable, to any order, with
-tangents of tangent.py; probe.py measures what encoding does.
+slots.py and replay.py keep states and make steps again (mixed.py: or keep tapes); conditions.py,
+with names.py, statistics.py and traces.py, has them find what they found the first time, and
+prints.py compares what they give; turn.py takes gradients back over them, past hooks.py;
+series.py, coders.py and history.py encode the tape; patches.py, predictive.py, linear.py,
+network.py and learned.py predict frames from what was learned of them; functions.py makes it all
+differentiable, to any order, with tangents of tangent.py; probe.py measures what encoding does.
 """
 
 from elbowroom.keep.loops.learned import LearnedCoder as LearnedCoder

@@ -16,7 +16,7 @@ from elbowroom.keep.loops.parameters import (
     sequence_number,
 )
 from elbowroom.keep.loops.prints import Prints
-from elbowroom.keep.loops.structure import Structure, flatten
+from elbowroom.keep.loops.structure import Static, Structure, flatten
 
 # What torch and Python need for a node of a graph, with what autograd saves in it: measured.
 NODE_BYTES = 700
@@ -196,6 +196,8 @@ def say(structure: Structure) -> str:
     """A structure in words."""
     if structure.kind is Tensor or structure.kind is None:
         return "a tensor" if structure.kind else "None"
+    if structure.kind is Static:
+        return repr(structure.names[0])
     names = f" of {', '.join(map(str, structure.names))}" if structure.names else ""
     return f"a {structure.kind.__name__}{names or f' of {len(structure.parts)}'}"
 

@@ -20,6 +20,11 @@ class Careful:
         return self._engine.length
 
     @property
+    def made(self) -> int:
+        """Steps, in all."""
+        return self._engine.made
+
+    @property
     def held_bytes(self) -> int:
         """Of memory."""
         return self._engine.held_bytes

@@ -148,7 +148,8 @@ class Backward(torch.autograd.Function):
 def _go_back(call: Call, grads: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> list[Any]:
     state, inputs, _ = call.split(tensors)
     # What they were computed from is no part of what is taped here.
-    coming: Grads = [None if g is None else g.detach() for g in grads]
+    # Gradients that come in batches cannot be detached, and are no part of it.
+    coming: Grads = [g.detach() if g is not None and g.requires_grad else g for g in grads]
     first, rest = coming[: call.states], coming[call.states :]
     with unhooked(call.parameters):
         found = call.engine.backward(state, inputs, call.parameters, first, rest)

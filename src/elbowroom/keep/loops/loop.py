@@ -17,8 +17,14 @@ from elbowroom.keep.loops.conditions import Conditions
 from elbowroom.keep.loops.functions import Call, Engine, Forward
 from elbowroom.keep.loops.history import History, Recorder, Tape
 from elbowroom.keep.loops.hooks import unhooked
+from elbowroom.keep.loops.mixed import MOST_CELLS, Mixed
 from elbowroom.keep.loops.options import Store, read_choices, read_steps
-from elbowroom.keep.loops.parameters import find_parameters, refuse_changed, refuse_dependent
+from elbowroom.keep.loops.parameters import (
+    find_parameters,
+    refuse_changed,
+    refuse_dependent,
+    refuse_time_first,
+)
 from elbowroom.keep.loops.pilot import Pilot, try_out
 from elbowroom.keep.loops.plain import is_transformed, run_plainly
 from elbowroom.keep.loops.planning import SHARE, choose, plan_history, plan_replay
@@ -26,6 +32,7 @@ from elbowroom.keep.loops.plans import Plan, Schedule
 from elbowroom.keep.loops.prints import Prints
 from elbowroom.keep.loops.probe import Probe, Probed, feed, relative_error
 from elbowroom.keep.loops.replay import Replay, Until
+from elbowroom.keep.loops.report import Report, report_of, warn_plain, why_plain
 from elbowroom.keep.loops.slots import LoopWarning
 from elbowroom.keep.loops.structure import flatten
 from elbowroom.keep.surroundings import random_state, set_random_state
@@ -69,7 +76,8 @@ def loop(
             and for disk.
         store: Where: "memory", "disk" or a folder for slots; "encoded" or an `Encoding` for a
             history. Decided by `memory` and `tolerance` if left out.
-        schedule: Of slots: "revolve", "periodic", or "online" for a length that is not known.
+        schedule: Of slots: "revolve", "periodic", or "online" for a length that is not known;
+            "mixed" where the tape of a step is no larger than a state.
         tolerance: The relative error that gradients may have; 0 makes them exact.
 
     Returns:
@@ -84,15 +92,15 @@ def loop(
         store=store,
         schedule=schedule,
         tolerance=tolerance,
-        probe_every=0,
     )
+    made._count_as(step)
     return made(state, steps, inputs=inputs, until=until)
 
 
 class Loop:
     """The same, for a step that is used many times: what was measured is remembered.
 
-    `plan` says what the last call has kept, and `report` what it took.
+    `plan` says what is kept of the last call, and `report` what that took.
     """
 
     def __init__(
@@ -116,6 +124,7 @@ class Loop:
                 f"a {type(step).__name__} takes its input first and its state second, and a step "
                 "the other way round: pass step=lambda state, x: cell(x, state), parameters=cell"
             )
+        refuse_time_first(step)
         if isinstance(probe_every, bool) or not isinstance(probe_every, int) or probe_every < 0:
             raise InvalidArgument(f"probe_every must be a number from 0 on, got {probe_every!r}")
         # A generator, such as model.parameters(), can be gone through once.
@@ -129,6 +138,7 @@ class Loop:
         self.probed: list[Probed] = []
         """What was measured of the gradient's error, call by call."""
         self._probe, self._probe_every, self._calls = Probe(), probe_every, 0
+        self._is_single = False
         self._key: Any = None
         self._known: tuple[Any, Plan] | None = None
 
@@ -151,7 +161,9 @@ class Loop:
         parameters = find_parameters(self._step, self._given)
         everything = [*tensors, *given.tensors, *parameters]
         if not self._asked.is_bounded or not torch.is_grad_enabled() or is_transformed():
-            self.plan = Plan(kind="full", reason="no bound was asked for, or no gradient")
+            self.plan, self.engine = Plan(kind="full", reason=why_plain(self._asked)), None
+            if self._asked.tolerance and not self._asked.is_bounded:
+                warn_plain("tolerance= alone bounds nothing: add memory= or store='encoded'")
             after, stacked = run_plainly(body, tensors, given.tensors, length, until)
             return self._pack(body, after, stacked)
         refuse_dependent(parameters)
@@ -159,6 +171,9 @@ class Loop:
         body.prints = Prints(body.conditions.explain)
         self.plan, pilot = self._choose(body, tensors, given.tensors, parameters, length)
         if self.plan.kind == "full":
+            self.engine = None
+            if self._asked.is_encoded and length != 0:
+                warn_plain(self.plan.reason)
             after, stacked = run_plainly(body, tensors, given.tensors, length, until)
             return self._pack(body, after, stacked)
         body.known = parameters
@@ -175,6 +190,20 @@ class Loop:
         weakref.finalize(call, self.engine.close).atexit = False
         results: Any = Forward.apply(call, *everything)
         return self._pack(body, list(results[: len(tensors)]), list(results[len(tensors) :]))
+
+    def _count_as(self, step: Callable[..., Any]) -> None:
+        """This is one call of many of `loop` with the same step: only some of them are measured."""
+        self._is_single = True
+        key = getattr(step, "__code__", type(step))
+        self._calls = _calls.get(key, 0)
+        self._probe = Probe(self._calls)
+        if len(_calls) < _MOST_COUNTED:
+            _calls[key] = self._calls + 1
+
+    @property
+    def report(self) -> Report | None:
+        """What the last call has taken; None before the first."""
+        return None if self.plan is None else report_of(self.plan, self.engine)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and files are of the loop, and not of what its last call has kept."""
@@ -228,6 +257,7 @@ class Loop:
     ) -> tuple[Plan, Pilot | None]:
         if self._asked.slots is not None:
             usual: Schedule = "revolve" if length is not None else "online"
+            self._refuse_large_table(length)
             inner, outer = self._asked.slots
             kept = Plan(
                 kind="replay",
@@ -260,12 +290,22 @@ class Loop:
             self._known = self._key, plan
         return plan, pilot
 
+    def _refuse_large_table(self, length: int | None) -> None:
+        asked, slots = self._asked, self._asked.slots
+        if asked.schedule == "mixed" and slots and (length or 0) * slots[0] > MOST_CELLS:
+            raise InvalidArgument(
+                f"schedule='mixed' is for up to {MOST_CELLS:,} steps times slots, and {length:,} "
+                f"steps with {slots[0]} slots are more: leave schedule out"
+            )
+
     def _make_engine(
         self, body: Body, length: int | None, until: Until | None, pilot: Pilot | None
     ) -> Engine:
         plan = self.plan
         assert plan is not None
         if plan.kind == "replay":
+            if plan.schedule == "mixed" and length and until is None:
+                return Mixed(body, plan, length)
             return Replay(body, plan, length, until)
         if plan.kind == "tape":
             return History(body, plan, length, until, make_recorder=Tape)
@@ -311,7 +351,8 @@ class Loop:
         self._probe.arm(length)
 
         def exact(window: Body, steps: int) -> Engine:
-            return Replay(window, Plan(kind="replay", slots=steps), steps, None)
+            slots = steps if self._asked.memory_bytes is None else 4  # the budget holds here too
+            return Replay(window, Plan(kind="replay", slots=slots), steps, None)
 
         def lossy(window: Body, steps: int) -> Engine:
             return History(window, plan, steps, None, make_recorder=record)
@@ -336,13 +377,21 @@ class Loop:
         tolerance = self._asked.tolerance
         self.relative = feed(self.relative, error, tolerance)
         if error > tolerance:
+            kept = f"kept to {self.relative:.2g} of their range"
+            advice = f"from now on values of the history are {kept}"
+            if self._is_single:
+                advice = f"with an er.Loop, values of the next history are {kept}"
             warnings.warn(
                 f"the gradient of steps {probe.start} to {probe.start + probe.steps} is off by "
-                f"{error:.2g}, more than the tolerance of {tolerance:g}: from now on values of "
-                f"the history are kept to {self.relative:.2g} of their range",
+                f"{error:.2g}, more than the tolerance of {tolerance:g}: {advice}",
                 LoopWarning,
                 stacklevel=2,
             )
+
+
+# Calls of `loop`, by the code of the step.
+_calls: dict[Any, int] = {}
+_MOST_COUNTED = 256
 
 
 def _look_of(tensor: Tensor) -> tuple[Any, ...]:

@@ -77,9 +77,9 @@ def read_choices(memory: Any, slots: Any, store: Any, schedule: Any, tolerance: 
             f"tolerance must be the relative error of a gradient, from 0 (exact) to below 1, "
             f"got {tolerance!r}"
         )
-    if schedule not in (None, "revolve", "periodic", "online"):
+    if schedule not in (None, "revolve", "periodic", "online", "mixed"):
         raise InvalidArgument(
-            f"schedule must be revolve, periodic or online, got {schedule!r}: leave it out"
+            f"schedule must be revolve, periodic, online or mixed, got {schedule!r}: leave it out"
         )
     store = _read_store(store)
     is_encoded = store == "encoded" or isinstance(store, Encoding)
@@ -97,6 +97,11 @@ def read_choices(memory: Any, slots: Any, store: Any, schedule: Any, tolerance: 
         how = "add slots=" if memory is None else "give slots= in place of memory="
         raise InvalidArgument(
             f"{name}={str(value)!r} is about slots, and there are none: {how}, such as slots=20"
+        )
+    if schedule == "mixed" and pair is not None and pair[1]:
+        raise InvalidArgument(
+            "schedule='mixed' keeps tapes as well as states, and tapes stay in memory: give slots= "
+            "as one number, and no store="
         )
     return Choices(
         memory_bytes=None if memory is None else parse_bytes(memory),

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -27,10 +28,42 @@ def modules_of(step: Callable[..., Any]) -> list[nn.Module]:
     return found
 
 
+def modules_named_by(step: Callable[..., Any]) -> list[nn.Module]:
+    """Those that the closure, the defaults or the globals of a plain function name themselves."""
+    if not isinstance(step, FunctionType):
+        return []
+    cells = [c.cell_contents for c in step.__closure__ or () if not _is_empty(c)]
+    scope, names = step.__globals__, step.__code__.co_names
+    values = [*cells, *(step.__defaults__ or ()), *(scope[n] for n in names if n in scope)]
+    return [value for value in values if isinstance(value, nn.Module)]
+
+
+def _is_empty(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is cell
+    except ValueError:
+        return True
+
+
+def refuse_time_first(step: Callable[..., Any]) -> None:
+    """Refuse the right side of a differential equation, f(t, y), by the names of its arguments."""
+    try:
+        signature = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):
+        return
+    names = [p.name for p in signature if p.default is p.empty]
+    if len(names) == 2 and names[0] in ("t", "time"):
+        raise InvalidArgument(
+            f"a step takes its state first, and this one is f({names[0]}, {names[1]}), as the "
+            "right side of a differential equation is: write the step that a solver makes of it, "
+            f"such as step=lambda {names[1]}, n: {names[1]} + dt * f(n * dt, {names[1]})"
+        )
+
+
 def find_tensors(step: Callable[..., Any], given: Any) -> list[Tensor]:
     """All that are named besides state and inputs, each once."""
     found: dict[int, Tensor] = {}
-    for module in modules_of(step):
+    for module in modules_of(step) or modules_named_by(step):
         found |= {id(p): p for p in module.parameters()}
     for tensor in _tensors_in(given):
         found.setdefault(id(tensor), tensor)

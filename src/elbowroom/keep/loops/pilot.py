@@ -2,7 +2,7 @@
 
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -51,6 +51,8 @@ class Pilot:
     nodes: int = 0
     """Of the graph of a step."""
 
+    are_buffers_moving: bool = False
+
     is_seen: bool = True
     """Whether hooks see what autograd saves; not where a step uses torch.func."""
 
@@ -73,6 +75,7 @@ def try_out(
     Bytes are counted only if asked for: what counts them takes torch a second to load.
     """
     found = _try_out(body, state, inputs, parameters, is_counted)
+    found = replace(found, are_buffers_moving=body.conditions.statistics.are_moving)
     if found.step_bytes > TRIM_FROM_BYTES:
         trim_heap()
     return found

@@ -1,10 +1,12 @@
 """The least time under a budget: what to keep of a loop, and what to make again."""
 
+import math
 from pathlib import Path
 
 from elbowroom.errors import BudgetUnreachable
 from elbowroom.host import TRIM_FROM_BYTES
 from elbowroom.keep.loops.history import LEAST_BYTES
+from elbowroom.keep.loops.mixed import MOST_CELLS, fewest_steps
 from elbowroom.keep.loops.pilot import Pilot
 from elbowroom.keep.loops.plans import Plan
 from elbowroom.keep.loops.schedules import fewest_advances
@@ -28,6 +30,9 @@ _AROUND, _AROUND_HISTORY = 5, 2
 # tensors lie on pages of 2 MiB, of which each has a part only.
 _HOLES, _LARGE_HOLES, _LARGE_BYTES = 1.2, 2.2, 2 << 20
 
+# Very large ones have pages of their own, which go back when they do.
+_APART_HOLES, _APART_BYTES = 1.05, 128 << 20
+
 
 def choose(
     pilot: Pilot,
@@ -48,9 +53,11 @@ def choose(
         replay, replay_s = plan_replay(pilot, length, memory_bytes)
     except BudgetUnreachable:
         history = plan_history(pilot, length, memory_bytes) if tolerance else None
-        if history is None:
-            raise
-        return history
+        if history is not None:
+            return history
+        if _plain_bytes(pilot, length) <= memory_bytes:
+            return Plan(kind="full", reason="a plain loop takes no more")
+        raise
     history = plan_history(pilot, length, memory_bytes, replay.slots) if tolerance else None
     if history is None:
         return replay
@@ -102,6 +109,9 @@ def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Pl
             if best is None or seconds < best[0]:
                 best = seconds, segment, min(slots, units)
         segment = max(segment + 1, int(segment * 1.1))
+    mixed = _plan_mixed(pilot, length, memory_bytes)
+    if mixed is not None and (best is None or mixed[1] < best[0]):
+        return mixed
     if best is None:
         least = _surroundings(pilot) + pilot.state_bytes
         raise BudgetUnreachable(
@@ -122,11 +132,34 @@ def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Pl
     )
 
 
+def _plan_mixed(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Plan, float] | None:
+    """Keep states and tapes; None where a tape is larger, or buffers of a tape might move."""
+    unit = max(pilot.slot_bytes, _holes(pilot) * pilot.taped_bytes)
+    if length is None or pilot.are_buffers_moving or pilot.taped_bytes > pilot.slot_bytes:
+        return None
+    slots = min(int((memory_bytes - _surroundings(pilot)) // unit), length - 1)
+    if slots < 1 or length * slots > MOST_CELLS:
+        return None
+    made = fewest_steps(length, slots)
+    seconds = length * (pilot.tape_s + pilot.backward_s) + (made - length) * pilot.advance_s
+    reason = f"{slots} states or tapes of up to {int(unit):,} bytes are kept"
+    return Plan(kind="replay", slots=slots, schedule="mixed", reason=reason), seconds
+
+
 def _surroundings(pilot: Pilot, around: int = _AROUND) -> int:
     """What there is beside all that is kept: one step with its backward, and states around it."""
     untrimmed = TRIM_FROM_BYTES if pilot.step_bytes > TRIM_FROM_BYTES else 0
     return int(_holes(pilot) * pilot.step_bytes) + around * pilot.state_bytes + untrimmed
 
 
+def _plain_bytes(pilot: Pilot, length: int | None) -> float:
+    """What a for-loop would take."""
+    if length is None:
+        return math.inf
+    return length * pilot.taped_bytes + max(pilot.step_bytes - pilot.tape_bytes, pilot.state_bytes)
+
+
 def _holes(pilot: Pilot) -> float:
+    if pilot.state_bytes >= _APART_BYTES:
+        return _APART_HOLES
     return _LARGE_HOLES if pilot.state_bytes >= _LARGE_BYTES else _HOLES

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 Kind = Literal["full", "tape", "replay", "history"]
-Schedule = Literal["revolve", "periodic", "online"]
+Schedule = Literal["revolve", "periodic", "online", "mixed"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from elbowroom.errors import InvalidArgument
 
-Act = Literal["advance", "keep", "free", "reverse"]
+Act = Literal["advance", "keep", "free", "reverse", "tape", "take"]
 
 
 @dataclass(frozen=True, slots=True)

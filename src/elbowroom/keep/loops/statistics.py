@@ -38,7 +38,7 @@ class Statistics:
     @property
     def are_moving(self) -> bool:
         """Whether any was seen to change."""
-        return bool(self._moving)
+        return bool(self._moving or self._touched)
 
     def settle(self) -> None:
         """A step was made: a large buffer that nobody has changed since is a constant.

@@ -3,13 +3,22 @@
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from elbowroom.errors import InvalidArgument
 
 Build = Callable[[list[Tensor]], Any]
+
+
+class Static:
+    """What a state has besides tensors, and what stays the same: its value is the only name."""
+
+
+_STATICS = (str, bytes, int, float, complex, Enum, torch.dtype, torch.device, torch.Size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +40,8 @@ class Structure:
             return tensors[0]
         if self.kind is None:
             return None
+        if self.kind is Static:
+            return self.names[0]
         values, start = [], 0
         for part in self.parts:
             values.append(part.build(tensors[start : start + part.count]))
@@ -51,10 +62,17 @@ def flatten(
     Names of dicts are taken in the order of `like`, where they are the same.
     """
     tensors: list[Tensor] = []
-    return tensors, _look(value, where, tensors, like)
+    return tensors, _look(value, where, tensors, like, is_inside=False)
 
 
-def _look(value: Any, where: str, tensors: list[Tensor], like: Structure | None) -> Structure:
+def _look(
+    value: Any,
+    where: str,
+    tensors: list[Tensor],
+    like: Structure | None,
+    *,
+    is_inside: bool = True,
+) -> Structure:
     kind = type(value)
     if isinstance(value, Tensor):
         tensors.append(value)
@@ -83,10 +101,21 @@ def _look(value: Any, where: str, tensors: list[Tensor], like: Structure | None)
             for n, name in enumerate(names)
         )
         return Structure(kind, names, parts)
+    if isinstance(value, _STATICS) and is_inside:
+        return _static(value, where, like)
     raise InvalidArgument(
         f"{where} must be a tensor, or a tuple, list, dict or dataclass of tensors, and is "
         f"{kind.__name__}: make it a tensor, or leave it out"
     )
+
+
+def _static(value: Any, where: str, like: Structure | None) -> Structure:
+    if like is not None and like.kind is Static and like.names != (value,):
+        raise InvalidArgument(
+            f"{where} is no tensor, and a step changes it from {like.names[0]!r} to {value!r}: "
+            "make it a tensor, or let the step take its number as a second argument"
+        )
+    return Structure(Static, (value,), ())
 
 
 def _part(like: Structure | None, number: int) -> Structure | None:

@@ -83,7 +83,8 @@ class Turn:
         self._grads, self._output_grads = grads, output_grads
         self._inputs = inputs
         self._sums: Grads = [None] * len(parameters)
-        self._edges = edges_of(parameters)
+        self.known = edges_of(parameters)
+        """Where gradients of parameters come to."""
         self._is_shared = False
         self._trimmer = Trimmer()
         self._input_grads: Grads = [
@@ -115,7 +116,7 @@ class Turn:
             stretch = Stretch(self._body, state, start)
             for number in range(start, end):
                 stretch.step(slices_of(self._inputs, number))
-            stretch.end(self._edges)
+            stretch.end(self.known)
         return stretch
 
     def take(self, stretch: Stretch) -> None:

@@ -23,8 +23,7 @@ def layer_norm(node: Any, record: "Record", records: "Records", exact: bool) -> 
         return None
 
     def some() -> Tensor:
-        width = math.prod(source.shape) // math.prod(mean.shape)
-        rows, columns = source.places() // width, source.places() % width
+        rows, columns = source.coordinates((math.prod(mean.shape), -1))
         y = source.some_values() - mean.values().flatten()[rows]
         y.mul_(scale.values().flatten()[rows])
         for entry, join in ((weight, y.mul_), (bias, y.add_)):
@@ -83,7 +82,7 @@ def batch_norm(node: Any, record: "Record", records: "Records", exact: bool) -> 
     (gain, bias), eps = affine, node._saved_eps
 
     def some() -> Tensor:
-        channels = source.places() // math.prod(source.shape[2:]) % source.shape[1]
+        channels = source.coordinates((*source.shape[:2], -1))[1]
         y = source.some_values() - mean.values()[channels]
         y = y * (scale.values() if gain is None else scale.values() * gain)[channels]
         return y if bias is None else y + bias[channels]
@@ -126,9 +125,8 @@ def group_norm(node: Any, record: "Record", records: "Records", exact: bool) -> 
     by_channel = (1, -1, *[1] * (len(source.shape) - 2))
 
     def some() -> Tensor:
-        places = source.places()
-        channels = places // sizes[2] % sizes[1]
-        rows = places // (sizes[1] * sizes[2]) * groups + channels // (sizes[1] // groups)
+        channels = source.coordinates(sizes)[1]
+        rows = source.coordinates((sizes[0] * groups, -1))[0]
         y = source.some_values() - mean.values().flatten()[rows]
         y = y * scale.values().flatten()[rows]
         y = y if gain is None else y * gain[channels]
