@@ -103,7 +103,7 @@ def test_a_narrow_terminal_and_a_page_that_is_refused(command: Command, tmp_path
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "run.jsonl").write_text("")
-    # What cannot be written, as on a full disk: a link to /dev/full would be replaced.
+    # What cannot be written: a link to /dev/full, as on a full disk, would be replaced.
     (folder / "report.html" / "report.html").mkdir(parents=True)
     master, slave = pty.openpty()
     process = subprocess.Popen(
@@ -126,8 +126,10 @@ def test_a_narrow_terminal_and_a_page_that_is_refused(command: Command, tmp_path
         lines = [line for line in table if line.startswith(name) and not line.startswith("IoU:")]
         assert len(lines) == 1 and len(lines[0]) <= 40 and len(lines[0].split()) >= 3
     ending = command("report", folder)
-    assert ending.code == 1 and "make room" in ending.err and ending.err.count("\n") == 1
-    (folder / "report.html").unlink()
+    assert ending.code == 1 and "could not be written" in ending.err
+    assert "name another place with --out" in ending.err and ending.err.count("\n") == 1
+    (folder / "report.html" / "report.html").rmdir()
+    (folder / "report.html").rmdir()
     assert command("report", folder).code == 0
 
 

@@ -13,6 +13,7 @@ from elbowroom.errors import CorruptData, IncompatibleFormat
 from elbowroom.store.checkpoint import CheckpointWarning, Store, checkpointer
 from elbowroom.store.checkpoint.journal import Journal
 from elbowroom.store.checkpoint.manifest import Extent, Part
+from elbowroom.store.checkpoint.retention import Keep
 
 from .disk import Disk, File
 from .held import Holder, checkpointer_on
@@ -27,6 +28,7 @@ def make_disk(saves: int = 4) -> Disk:
     """With the last three of so many checkpoints."""
     disk, holder = Disk(), Holder()
     with checkpointer_on(disk, holder, keep=3) as saving:
+        saving._journal._keep = Keep(last=None)  # chains also where whole states took less room
         for step in range(1, saves + 1):
             holder.state = state_at(step)
             saving._steps = step

@@ -113,6 +113,8 @@ class Saver:
             Journal(where, ranks=Pretended(rank, size), keep=Keep(last=keep), system=system)
             for rank in range(size)
         ]
+        for journal in self.journals:
+            journal._keep = Keep(last=None)  # chains also where whole states took less room
         self.store = self.journals[0].store
 
     def resume(self) -> Name | None:

@@ -16,13 +16,15 @@ class Clearing:
     brought one to the far tier, while which nothing could be removed.
     """
 
-    def __init__(self, store: Store, keep: Keep) -> None:
+    def __init__(self, store: Store, keep: Keep, *, has_parts: bool = False) -> None:
         self._store, self._keep = store, keep
         self._lock = threading.Lock()
         self._base: Name | None = None
         self._broken: set[Name] = set()
         self._upto = 0
         self._has_leftovers = False
+        # What ranks write for the first one is of no use to anybody once it is in a manifest.
+        self._is_needed = has_parts or keep.last is not None
         self.is_over: Callable[[], bool] = lambda: False
 
     def build_on(self, name: Name) -> None:
@@ -49,7 +51,7 @@ class Clearing:
         # What cannot be removed now can be removed next time.
         with self._lock, contextlib.suppress(OSError):
             self._upto = max(self._upto, upto or 0)
-            if self.is_over() or (self._keep.last is None and not self._has_leftovers):
+            if self.is_over() or not (self._is_needed or self._has_leftovers):
                 return
             self._store.collect(
                 self._choose, upto=self._upto, uploads=self._has_leftovers, is_over=self.is_over

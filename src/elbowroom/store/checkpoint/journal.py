@@ -89,7 +89,7 @@ class Journal:
                         )
                     self._hold(beyond)
                 self.store = Store.make(place, hash_name, identity=find_identity(beyond))
-                self.clearing = Clearing(self.store, keep)
+                self.clearing = Clearing(self.store, keep, has_parts=ranks.size > 1)
                 if beyond is not None:
                     self.far = Store.make(beyond, hash_name, identity=self.store.id)
                     newest = max((name.order for name in self.store.names()), default=0)
