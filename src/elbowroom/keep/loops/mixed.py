@@ -155,7 +155,10 @@ class Mixed:
                 self._tape(action.start, inputs, turn, stack)
                 break
             self._act(action, inputs, turn, stack)
-        return self._at[0]
+        state, moment = self._at
+        # What is returned gets a node that leads here: held, neither of them would ever go.
+        self._at = [], moment
+        return state
 
     def _act(self, action: Action, inputs: Tensors, turn: Turn, stack: Stack | None) -> None:
         conditions, start = self._body.conditions, action.start

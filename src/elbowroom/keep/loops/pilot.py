@@ -160,9 +160,11 @@ def _tape(
     saved: dict[Identity, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
+        # Without its node: a node that held its own result would never go.
+        held = tensor.detach()
         if is_plain(tensor):
-            saved[identity_of(tensor)] = tensor.detach()
-        return tensor
+            saved[identity_of(tensor)] = held
+        return held
 
     leaves = leaves_of(state)
     # Not the leaves themselves: a step may change its state in place.
