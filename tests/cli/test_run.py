@@ -260,6 +260,12 @@ def test_compiled_modules_are_compressed_inside_their_graphs(tmp_path: Path) -> 
         torch.testing.assert_close(mine[name], theirs[name], atol=1e-3, rtol=0)
 
 
+def test_a_name_that_no_model_has_is_told(scripts: Path) -> None:
+    done = run(scripts, *RUN, "--exact", "head", "--exact", "0", "package/train.py", "out.pt")
+    said = [line for line in done.stderr.splitlines() if "no module is called" in line]
+    assert said == ["elbowroom: no module is called 'head': --exact head kept nothing exact"]
+
+
 def test_a_script_that_trains_nothing_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("print('done')\n")
     done = run(tmp_path, *RUN, "other.py")

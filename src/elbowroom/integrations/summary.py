@@ -22,6 +22,9 @@ def conclude(companion: "Companion") -> None:
     family, orders = companion.family, companion.orders
     if companion.anywhere is not None:
         companion.anywhere.remove()
+        if companion.anywhere.accounts:
+            for name in sorted(companion.anywhere.absent):
+                companion.say(f"no module is called {name!r}: --exact {name} kept nothing exact")
     if orders.ledger is not None:
         _write(companion, Path(orders.ledger))
     if companion.is_child or companion.rank:

@@ -168,6 +168,9 @@ class Anywhere:
         self._terms = terms
         self._tell = tell
         self._told: set[str] = set()
+        self.absent = set(terms.exact)
+        """Names of modules to be kept exact that no model has had."""
+
         self._known: dict[int, _Known] = {}
         self._names: dict[str, int] = {}
         self._local = threading.local()
@@ -308,10 +311,12 @@ class Anywhere:
             )
             # The room's own references would keep the module alive.
             weak: Any = weakref.proxy(module)
+            exact = [n for n, _ in module.named_modules() if n in self._terms.exact]
+            self.absent -= set(exact)
             room = Activations(
                 weak,
                 tolerance=self._terms.tolerance,
-                exact=[n for n, _ in module.named_modules() if n in self._terms.exact],
+                exact=exact,
                 overhead=self._terms.overhead if self._terms.memory is None else None,
                 rule=self._terms.rule,
             )

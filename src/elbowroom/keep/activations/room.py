@@ -159,6 +159,8 @@ class Activations:
         head = f"Activations({self.model.__class__.__name__}, {', '.join(how)})"
         if self._is_closed:
             return f"{head}: closed after step {self._step}"
+        if self._pace.is_aside:
+            return f"{head}: passes are left alone, see ledger.events; {self.ledger.brief()}"
         look = next(s for s in itertools.count(self._step + 1) if is_due(s, self._refresh))
         looks = "" if self._policy.is_exact else f", next look at step {look}"
         return f"{head}: {self.ledger.brief()}{looks}"
