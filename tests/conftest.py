@@ -3,6 +3,7 @@
 import importlib
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -91,3 +92,12 @@ def _no_hook_is_left() -> Iterator[None]:
     for table in tables:
         table.clear()
     assert not left
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """Every test begins with the handlers of a fresh process, whatever another has left."""
+    is_main = threading.current_thread() is threading.main_thread()
+    for number in (signal.SIGTERM, signal.SIGUSR1) if is_main else ():
+        signal.signal(number, signal.SIG_DFL)
+    yield

@@ -108,11 +108,6 @@ class Journal:
                     if store is not None:
                         with contextlib.suppress(OSError):
                             store.collect(lambda names: names)
-            except (PermissionError, FileNotFoundError) as error:
-                problem = InvalidArgument(
-                    f"nothing can be written to {where} ({error.strerror}: {error.filename}): name "
-                    "a place where this user may write"
-                )
             except (OSError, ElbowroomError) as error:
                 problem = error
         (is_broken,) = ranks.most(int(problem is not None))
