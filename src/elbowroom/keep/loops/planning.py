@@ -6,7 +6,6 @@ from pathlib import Path
 from elbowroom.errors import BudgetUnreachable
 from elbowroom.host import TRIM_FROM_BYTES
 from elbowroom.keep.loops.history import LEAST_BYTES
-from elbowroom.keep.loops.mixed import MOST_CELLS, fewest_steps
 from elbowroom.keep.loops.pilot import Pilot
 from elbowroom.keep.loops.plans import Plan
 from elbowroom.keep.loops.schedules import fewest_advances
@@ -109,9 +108,6 @@ def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Pl
             if best is None or seconds < best[0]:
                 best = seconds, segment, min(slots, units)
         segment = max(segment + 1, int(segment * 1.1))
-    mixed = _plan_mixed(pilot, length, memory_bytes)
-    if mixed is not None and (best is None or mixed[1] < best[0]):
-        return mixed
     if best is None:
         least = _surroundings(pilot) + pilot.state_bytes
         raise BudgetUnreachable(
@@ -130,21 +126,6 @@ def plan_replay(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Pl
         ),
         seconds,
     )
-
-
-def _plan_mixed(pilot: Pilot, length: int | None, memory_bytes: int) -> tuple[Plan, float] | None:
-    """Keep states and tapes; None where a tape is larger, or buffers of a tape might move."""
-    # A tape begins with the state before its step, and holds it whether the step saves it or not.
-    unit = _holes(pilot) * (pilot.taped_bytes + pilot.slot_bytes)
-    if length is None or pilot.are_buffers_moving or pilot.taped_bytes > pilot.slot_bytes:
-        return None
-    slots = min(int((memory_bytes - _surroundings(pilot)) // unit), length - 1)
-    if slots < 1 or length * slots > MOST_CELLS:
-        return None
-    made = fewest_steps(length, slots)
-    seconds = length * (pilot.tape_s + pilot.backward_s) + (made - length) * pilot.advance_s
-    reason = f"{slots} states or tapes of up to {int(unit):,} bytes are kept"
-    return Plan(kind="replay", slots=slots, schedule="mixed", reason=reason), seconds
 
 
 def _surroundings(pilot: Pilot, around: int = _AROUND) -> int:
